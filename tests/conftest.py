@@ -1,0 +1,28 @@
+"""Shared paths and fixtures; the two small trained checkpoints are real models, see their README."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+for package_root in (ROOT / "packager", ROOT / "loaders"):
+    if str(package_root) not in sys.path:
+        sys.path.insert(0, str(package_root))
+
+QWEN_CHECKPOINT = ROOT / "packager" / "rowpack" / "demo_checkpoint"
+RWKV_CHECKPOINT = ROOT / "tests" / "data" / "rwkv4-kjv-3.7m"
+
+
+@pytest.fixture(scope="session")
+def qwen_checkpoint() -> Path:
+    """The Qwen3.5 text model trained on the King James Bible, shipped for the demo."""
+    return QWEN_CHECKPOINT
+
+
+@pytest.fixture(scope="session")
+def rwkv_checkpoint() -> Path:
+    """The RWKV-4 model trained on the same text."""
+    return RWKV_CHECKPOINT
