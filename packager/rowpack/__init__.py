@@ -1,0 +1,30 @@
+"""Turn a Hugging Face checkpoint of a recurrent or hybrid language model into one self-describing bundle.
+
+``build(BuildRequest(checkpoint, output))`` does the whole job. The names are loaded when they are first used,
+so that ``import rowpack`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.version import __version__
+
+if TYPE_CHECKING:
+    from rowpack.build import BuildReport, BuildRequest, build
+
+__all__ = ["BuildReport", "BuildRequest", "RowpackError", "__version__", "build"]
+
+_LAZY = {"BuildReport": "rowpack.build", "BuildRequest": "rowpack.build", "build": "rowpack.build"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
