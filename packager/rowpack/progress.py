@@ -30,7 +30,7 @@ ADVANCE_EVENT_SECONDS = 0.25
 
 
 class Stage:
-    """One running stage; the work calls ``advance`` as bytes are done, ``describe`` as its subject changes."""
+    """One running stage; the work calls ``advance`` as bytes are done, ``describe`` as it moves on."""
 
     def __init__(
         self, name: str, detail: str, total_bytes: int | None, on_change: Callable[[Stage], None]
