@@ -1,0 +1,21 @@
+"""Checkpoint folders: shards, index, torch files, LFS pointers, tokenizer and generation config.
+
+``open_checkpoint(path)`` checks everything at once and hands out tensors lazily; ``check_tensors`` compares
+them with what a family needs.
+"""
+
+from __future__ import annotations
+
+from rowpack.checkpoint.folder import Checkpoint, InputFile, open_checkpoint, raise_problems
+from rowpack.checkpoint.requirements import check_tensors
+from rowpack.checkpoint.tensors import READABLE_DTYPES, TensorInfo
+
+__all__ = [
+    "READABLE_DTYPES",
+    "Checkpoint",
+    "InputFile",
+    "TensorInfo",
+    "check_tensors",
+    "open_checkpoint",
+    "raise_problems",
+]
