@@ -1,0 +1,72 @@
+"""Compute the two digests of a bundle, and the canonical JSON they are taken over.
+
+``file_digest`` names the file: with gaps required to be zero it covers every byte before the trailer.
+``content_digest`` names what must reproduce on another machine: it leaves out engine plans, which their
+compilers do not reproduce, and the memory measured on the build machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from rowpack_loaders.container_header import SectionRange
+
+DIGEST_PREFIX = "sha256:"
+UNREPRODUCIBLE_SUFFIX = ".plan"
+MEASURED_DECISION_KEYS = ("capacity_bytes", "budget_bytes")
+
+
+def canonical_json(value: object) -> bytes:
+    """Return ``value`` as canonical JSON: UTF-8, keys sorted by code point, no spaces, no NaN.
+
+    Floats are written in the shortest form that reads back the same (Python's ``repr``), always with a
+    fraction or an exponent, so that an integer and a float never look alike.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return text.encode("utf-8")
+
+
+def content_digest(manifest: Mapping[str, object]) -> str:
+    """Return ``sha256:…`` over the canonical manifest without what need not reproduce.
+
+    Left out: ``content_digest`` itself; ``length`` and ``sha256`` of sections whose name ends in ``.plan``;
+    ``capacity_bytes`` and ``budget_bytes`` of ``layout_decision``.
+    """
+    kept = {key: value for key, value in manifest.items() if key != "content_digest"}
+    sections = kept.get("sections")
+    if isinstance(sections, Mapping):
+        kept["sections"] = {
+            name: _without(entry, ("length", "sha256")) if name.endswith(UNREPRODUCIBLE_SUFFIX) else entry
+            for name, entry in sections.items()
+        }
+    if "layout_decision" in kept:
+        kept["layout_decision"] = _without(kept["layout_decision"], MEASURED_DECISION_KEYS)
+    return DIGEST_PREFIX + hashlib.sha256(canonical_json(kept)).hexdigest()
+
+
+def file_digest(
+    header_sha256: str, sections: Mapping[str, SectionRange], digests: Mapping[str, str], payload_start: int
+) -> str:
+    """Return ``sha256:…`` over ``{"header": …, "sections": {name: {"length", "offset", "sha256"}}}``.
+
+    ``header_sha256`` is taken over the bytes before the payload (magic, length and header); ``digests`` holds
+    the SHA-256 of every section's stored bytes; offsets are those of the header.
+    """
+    table = {
+        name: {
+            "length": section.length_bytes,
+            "offset": section.offset_bytes - payload_start,
+            "sha256": digests[name],
+        }
+        for name, section in sections.items()
+    }
+    canonical = canonical_json({"header": header_sha256, "sections": table})
+    return DIGEST_PREFIX + hashlib.sha256(canonical).hexdigest()
+
+
+def _without(entry: object, keys: tuple[str, ...]) -> object:
+    if not isinstance(entry, Mapping):
+        return entry
+    return {key: value for key, value in entry.items() if key not in keys}

@@ -1,0 +1,222 @@
+"""Give the parts of a manifest that loaders rely on as typed records.
+
+The raw dictionary stays the truth (``Bundle.manifest``); these records are read from it and refuse what is
+malformed with the JSON pointer of the place. ``docs/format.md`` explains every key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.manifest_fields import Fields
+
+MANIFEST_SECTION = "manifest.json"
+SCHEMA_MAJOR = 1
+SCHEMA_MINOR = 0
+KNOWN_FEATURES: frozenset[str] = frozenset()
+
+DECODER_ENGINE_LAYOUTS = ("single", "split")
+STATE_UPDATES = ("replace", "append_rows")
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """One input or output of an engine; a string in ``shape`` names a free dimension."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    role: str
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """How many prompt rows an engine takes a call."""
+
+    min: int
+    opt: int
+    max: int
+
+
+@dataclass(frozen=True)
+class EngineRecord:
+    """One engine: its section, what built it, and every input and output in the engine's order."""
+
+    name: str
+    section: str
+    backend: str
+    backend_version: str
+    rows: RowRange
+    inputs: tuple[TensorRecord, ...]
+    outputs: tuple[TensorRecord, ...]
+
+    def input(self, name: str) -> TensorRecord:
+        """Return the input called ``name``; KeyError when the engine has none."""
+        return {tensor.name: tensor for tensor in self.inputs}[name]
+
+    def output(self, name: str) -> TensorRecord:
+        """Return the output called ``name``; KeyError when the engine has none."""
+        return {tensor.name: tensor for tensor in self.outputs}[name]
+
+
+@dataclass(frozen=True)
+class StateRecord:
+    """One state of a sequence: the tensor it enters by, the tensor it leaves by, and how it is updated."""
+
+    role: str
+    layer: int
+    input: str
+    output: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    layout: str
+    initial_value: float
+    update: str
+    rewindable: bool
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a sequence and of one prefill call."""
+
+    max_cache_length: int
+    prefill_rows: int
+    max_position_embeddings: int | None
+
+
+@dataclass(frozen=True)
+class SpecialToken:
+    """A token id and the checkpoint files that name it."""
+
+    id: int
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Vocabulary size and special token ids."""
+
+    vocab_size: int
+    bos: SpecialToken | None
+    pad: SpecialToken | None
+    eos: tuple[SpecialToken, ...]
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Every id that ends a sequence."""
+        return tuple(token.id for token in self.eos)
+
+
+def check_version(manifest: dict[str, object], where: str) -> None:
+    """Refuse a manifest of another schema major, or with a required feature this reader does not know."""
+    fields = Fields(manifest, "", where)
+    version = fields.text("schema_version")
+    major, dot, minor = version.partition(".")
+    if not (dot and _is_number(major) and _is_number(minor)):
+        raise RowpackError(
+            "manifest_malformed",
+            "The schema version is not of the form major.minor",
+            where=f"{where}#/schema_version",
+            found=repr(version)[:80],
+            expected=f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}",
+        )
+    if int(major) != SCHEMA_MAJOR:
+        raise RowpackError(
+            "manifest_schema_unsupported",
+            "The manifest follows a schema this program does not know",
+            where=f"{where}#/schema_version",
+            found=version,
+            expected=f"{SCHEMA_MAJOR}.x",
+            remedy="Use a version of this program that knows the schema",
+        )
+    unknown = [feature for feature in fields.texts("required_features") if feature not in KNOWN_FEATURES]
+    if unknown:
+        raise RowpackError(
+            "manifest_feature_unsupported",
+            "The bundle needs features this program does not have",
+            where=f"{where}#/required_features",
+            found=", ".join(unknown)[:400],
+            expected=", ".join(sorted(KNOWN_FEATURES)) or "none",
+            remedy="Use a newer version of this program",
+        )
+
+
+def read_layout(manifest: dict[str, object], where: str) -> str:
+    """Return ``decoder_engine_layout``: ``single`` or ``split``."""
+    return Fields(manifest, "", where).choice("decoder_engine_layout", DECODER_ENGINE_LAYOUTS)
+
+
+def read_engines(manifest: dict[str, object], where: str) -> dict[str, EngineRecord]:
+    """Return the engines by name (``decode``, and ``prefill`` in a split bundle)."""
+    members = Fields(manifest, "", where).members("engines")
+    return {name: _read_engine(name, fields) for name, fields in members}
+
+
+def read_states(manifest: dict[str, object], where: str) -> tuple[StateRecord, ...]:
+    """Return the state table in its order."""
+    return tuple(_read_state(fields) for fields in Fields(manifest, "", where).children("states"))
+
+
+def read_limits(manifest: dict[str, object], where: str) -> Limits:
+    """Return the limits."""
+    fields = Fields(manifest, "", where).child("limits")
+    return Limits(
+        max_cache_length=fields.integer("max_cache_length", minimum=1),
+        prefill_rows=fields.integer("prefill_rows", minimum=1),
+        max_position_embeddings=fields.optional_integer("max_position_embeddings"),
+    )
+
+
+def read_tokens(manifest: dict[str, object], where: str) -> Tokens:
+    """Return the vocabulary size and the special tokens."""
+    fields = Fields(manifest, "", where).child("tokens")
+    bos, pad = fields.optional_child("bos"), fields.optional_child("pad")
+    return Tokens(
+        vocab_size=fields.integer("vocab_size", minimum=1),
+        bos=_read_token(bos) if bos else None,
+        pad=_read_token(pad) if pad else None,
+        eos=tuple(_read_token(token) for token in fields.children("eos")),
+    )
+
+
+def _read_engine(name: str, fields: Fields) -> EngineRecord:
+    rows = fields.child("rows")
+    return EngineRecord(
+        name=name,
+        section=fields.text("section"),
+        backend=fields.text("backend"),
+        backend_version=fields.text("backend_version"),
+        rows=RowRange(
+            rows.integer("min", minimum=1), rows.integer("opt", minimum=1), rows.integer("max", minimum=1)
+        ),
+        inputs=tuple(_read_tensor(tensor) for tensor in fields.children("inputs")),
+        outputs=tuple(_read_tensor(tensor) for tensor in fields.children("outputs")),
+    )
+
+
+def _read_tensor(fields: Fields) -> TensorRecord:
+    return TensorRecord(fields.text("name"), fields.text("dtype"), fields.shape("shape"), fields.text("role"))
+
+
+def _read_state(fields: Fields) -> StateRecord:
+    return StateRecord(
+        role=fields.text("role"),
+        layer=fields.integer("layer"),
+        input=fields.text("input"),
+        output=fields.text("output"),
+        dtype=fields.text("dtype"),
+        shape=fields.shape("shape"),
+        layout=fields.text("layout"),
+        initial_value=fields.number("initial_value"),
+        update=fields.choice("update", STATE_UPDATES),
+        rewindable=fields.boolean("rewindable"),
+    )
+
+
+def _read_token(fields: Fields) -> SpecialToken:
+    return SpecialToken(fields.integer("id"), fields.texts("sources"))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
