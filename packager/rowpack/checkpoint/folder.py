@@ -101,7 +101,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_missing_tokenizer: bo
     warnings: list[Problem] = []
     try:
         config = _read_config(folder, problems)
-        if config is None and not (folder / "config.json").exists():
+        if config is None and not os.path.lexists(folder / "config.json"):
             raise_problems(problems, folder)
         generation_config = _read_optional(folder / "generation_config.json", problems)
         tokenizer_config = _read_optional(folder / "tokenizer_config.json", problems)
@@ -173,7 +173,7 @@ def _require_folder(folder: Path) -> None:
 
 def _read_config(folder: Path, problems: list[Problem]) -> dict[str, Any] | None:
     path = folder / "config.json"
-    if path.exists():
+    if os.path.lexists(path):
         return read_json_object(path, problems)
     names = sorted(entry.name for entry in folder.iterdir())[:6]
     problems.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,9 +40,10 @@ def find_weights(folder: Path, problems: list[Problem], warnings: list[Problem])
     """
     for index_name, single_name, reader in _LAYOUTS:
         index_path, single_path = folder / index_name, folder / single_name
-        if index_path.exists():
+        # A link to nowhere counts as there: reading it says what is wrong.
+        if os.path.lexists(index_path):
             return _sharded(index_path, single_path, reader, problems, warnings)
-        if single_path.exists():
+        if os.path.lexists(single_path):
             weights = Weights(files=[single_path])
             _warn_of_strays(folder, {single_name}, warnings)
             weights.tensors = _read(single_path, reader, problems) or {}
