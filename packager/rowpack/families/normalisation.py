@@ -1,0 +1,19 @@
+"""Norms shared by the families, in float32 whatever the work dtype."""
+
+from __future__ import annotations
+
+from rowpack.graph.emitter import Emitter, Tensor
+
+
+def rms_norm(emitter: Emitter, x: Tensor, weight: Tensor, epsilon: float, name: str = "norm") -> Tensor:
+    """Emit x / √(mean(x², last axis) + ε) · weight in float32 (Zhang and Sennrich, arXiv:1910.07467).
+
+    The nodes are in the order that runtimes recognise and fuse into one kernel (Pow, ReduceMean, Add, Sqrt, Div, Mul).
+    """
+    scope = emitter.scope(name)
+    squared = scope.op("Pow", [x, scope.floats("two", 2.0, scalar=True)], "squared")
+    mean = scope.op("ReduceMean", [squared, scope.ints(-1)], "mean", keepdims=1)
+    shifted = scope.op("Add", [mean, scope.floats("rms_epsilon", epsilon, scalar=True)], "shifted")
+    root = scope.op("Sqrt", [shifted], "root")
+    normalised = scope.op("Div", [x, root], "normalised")
+    return scope.op("Mul", [normalised, weight], "scaled")

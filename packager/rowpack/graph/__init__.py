@@ -1,0 +1,1 @@
+"""Build ONNX graphs with onnx-graphsurgeon: names, shared constants, external weights."""

@@ -1,0 +1,74 @@
+"""Names of element types: the manifest's words, ONNX's numbers, NumPy's types, safetensors' codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto
+
+from rowpack_loaders.errors import RowpackError
+
+_ONNX = {
+    "float32": int(TensorProto.FLOAT),
+    "float16": int(TensorProto.FLOAT16),
+    "bfloat16": int(TensorProto.BFLOAT16),
+    "int32": int(TensorProto.INT32),
+    "int64": int(TensorProto.INT64),
+    "bool": int(TensorProto.BOOL),
+}
+_NUMPY: dict[str, Any] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "int32": np.dtype(np.int32),
+    "int64": np.dtype(np.int64),
+}
+_SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+WORK_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""The element type of projections, residual stream and caches for each ``--precision``."""
+
+
+def work_dtype(precision: str) -> str:
+    """Return the element type of ``precision`` (``fp32``, ``fp16``, ``bf16``)."""
+    try:
+        return WORK_DTYPES[precision]
+    except KeyError:
+        raise RowpackError(
+            "precision_unknown",
+            "the precision is not one rowpack knows",
+            found=repr(precision),
+            expected=", ".join(WORK_DTYPES),
+            remedy="Choose one with --precision.",
+        ) from None
+
+
+def onnx_type(dtype: str) -> int:
+    """Return ONNX's number of ``dtype``."""
+    return _ONNX[dtype]
+
+
+def dtype_name(onnx_number: int) -> str:
+    """Return the manifest's word for ONNX's element type ``onnx_number``."""
+    for name, number in _ONNX.items():
+        if number == onnx_number:
+            return name
+    return str(TensorProto.DataType.Name(onnx_number)).lower()
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """Return NumPy's type of ``dtype`` (ml_dtypes' for bfloat16)."""
+    result: np.dtype[Any] = _NUMPY[dtype]
+    return result
+
+
+def safetensors_code(dtype: str) -> str:
+    """Return the code that a safetensors header uses for ``dtype``."""
+    return _SAFETENSORS[dtype]
+
+
+def byte_width(dtype: str) -> int:
+    """Return the bytes of one element of ``dtype``."""
+    return int(numpy_dtype(dtype).itemsize)

@@ -1,0 +1,54 @@
+"""From a graphsurgeon graph to a serialised ONNX model and back, with one opset and deterministic bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnx_graphsurgeon as gs
+from onnx_graphsurgeon.logger import G_LOGGER
+
+OPSET = 20
+"""Plain operators up to this opset: ONNX Runtime and TensorRT's parser both take all that we emit."""
+
+IR_VERSION = 10
+
+FUNCTION_DOMAIN = "rowpack"
+"""Domain of the mixers' ONNX functions."""
+
+FUNCTION_DOMAIN_VERSION = 1
+
+# graphsurgeon prints a warning for each bfloat16 tensor (NumPy has no such type); the tensors are kept as they are.
+G_LOGGER.severity = G_LOGGER.ERROR
+
+
+def new_graph(name: str, doc: str = "") -> gs.Graph:
+    """Return an empty graph of the project's opset."""
+    graph = gs.Graph(opset=OPSET, name=name, doc_string=doc)
+    graph.producer_name = "rowpack"
+    return graph
+
+
+def export_model(graph: gs.Graph, functions: Sequence[onnx.FunctionProto] = ()) -> onnx.ModelProto:
+    """Return ``graph`` as an ONNX model that carries ``functions`` (none for a surgically changed graph)."""
+    domains = [onnx.helper.make_opsetid("", OPSET)]
+    if functions:
+        domains.append(onnx.helper.make_opsetid(FUNCTION_DOMAIN, FUNCTION_DOMAIN_VERSION))
+    graph.import_domains = domains
+    model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
+    model.ir_version = IR_VERSION
+    model.producer_name = "rowpack"
+    model.producer_version = ""
+    del model.functions[:]
+    model.functions.extend(functions)
+    return model
+
+
+def import_graph(model: onnx.ModelProto) -> gs.Graph:
+    """Return ``model``'s main graph for surgery; local functions stay behind as calls."""
+    return gs.import_onnx(model)
+
+
+def serialize(model: onnx.ModelProto) -> bytes:
+    """Return the model's bytes; the same model always gives the same bytes."""
+    return model.SerializeToString(deterministic=True)

@@ -1,0 +1,138 @@
+"""The weight section: where each tensor lies, and its bytes streamed from the checkpoint piece by piece.
+
+Resident memory stays at one piece (a few tens of MB) whatever the model's size: rows are read, widened, transformed,
+narrowed and handed on; nothing keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rowpack.families.declaration import WeightSource, WeightSpec
+from rowpack.graph.dtypes import byte_width, numpy_dtype, safetensors_code
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.safetensors_header import build_header
+
+WEIGHTS_SECTION = "weights.safetensors"
+
+PIECE_BYTES = 16 * 1024 * 1024
+"""Target size of one streamed piece in float32."""
+
+
+class RowReader(Protocol):
+    """What is needed of a checkpoint: rows of a tensor by name."""
+
+    def read_rows(self, name: str, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Return rows ``start:stop`` of axis 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlacedWeight:
+    """One tensor and the place of its bytes, counted from the start of the weight section."""
+
+    spec: WeightSpec
+    offset_bytes: int
+    byte_count: int
+
+
+@dataclass(frozen=True)
+class WeightPlan:
+    """The whole weight section before a single byte of it is written."""
+
+    header: bytes
+    tensors: tuple[PlacedWeight, ...]
+
+    @property
+    def section_bytes(self) -> int:
+        """Length of the section: header and tensors."""
+        return len(self.header) + self.tensor_bytes
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.byte_count for tensor in self.tensors)
+
+
+def plan_weights(specs: Sequence[WeightSpec]) -> WeightPlan:
+    """Place every tensor; float32 tensors come first, so that each tensor is aligned to its own element size."""
+    ordered = sorted(specs, key=lambda spec: -byte_width(spec.dtype))
+    header = build_header((spec.name, safetensors_code(spec.dtype), spec.shape) for spec in ordered)
+    placed = []
+    offset = len(header)
+    for spec in ordered:
+        byte_count = byte_width(spec.dtype) * math.prod(spec.shape)
+        placed.append(PlacedWeight(spec, offset, byte_count))
+        offset += byte_count
+    return WeightPlan(header, tuple(placed))
+
+
+def stream_weights(plan: WeightPlan, reader: RowReader) -> Iterator[bytes | memoryview]:
+    """Yield the section's bytes in order.
+
+    Raises RowpackError ``weight_not_finite`` for NaN or infinity in the checkpoint and ``weight_overflow`` when a
+    value does not fit the narrower type; both name the tensor and the value.
+    """
+    yield plan.header
+    for placed in plan.tensors:
+        for source in placed.spec.sources:
+            for rows in _pieces(source, reader):
+                yield memoryview(_converted(placed.spec, source, rows)).cast("B")
+
+
+def read_weights(plan: WeightPlan, reader: RowReader) -> Mapping[str, np.ndarray[Any, Any]]:
+    """Return every tensor in memory; for small models and tests only."""
+    tensors = {}
+    for placed in plan.tensors:
+        parts = [
+            _converted(placed.spec, source, rows)
+            for source in placed.spec.sources
+            for rows in _pieces(source, reader)
+        ]
+        tensors[placed.spec.name] = np.concatenate(parts).reshape(placed.spec.shape)
+    return tensors
+
+
+def _pieces(source: WeightSource, reader: RowReader) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the source's rows in pieces of about PIECE_BYTES float32 bytes."""
+    row_bytes = 4 * math.prod(source.shape[1:])
+    step = max(1, PIECE_BYTES // max(row_bytes, 1))
+    for start in range(0, source.shape[0], step):
+        yield reader.read_rows(source.tensor, start, min(start + step, source.shape[0]))
+
+
+def _converted(spec: WeightSpec, source: WeightSource, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return ``rows`` transformed and in the bundle's element type, contiguous."""
+    wide = rows.astype(np.float32)
+    if not np.isfinite(wide).all():
+        bad = wide[~np.isfinite(wide)].ravel()[0]
+        raise RowpackError(
+            "weight_not_finite",
+            "a weight is not a finite number",
+            where=source.tensor,
+            found=str(bad),
+            expected="finite values",
+            remedy="The checkpoint is damaged or was saved from a diverged run; fetch it again.",
+        )
+    if spec.transform is not None:
+        wide = np.ascontiguousarray(spec.transform(wide), dtype=np.float32)
+    if spec.dtype == "float32":
+        return wide
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(numpy_dtype(spec.dtype))
+    if spec.dtype == "float16" and not np.isfinite(narrow).all():
+        largest = float(np.abs(wide).max())
+        raise RowpackError(
+            "weight_overflow",
+            "a weight does not fit the work precision",
+            where=source.tensor,
+            found=f"{largest:g} as its largest magnitude",
+            expected="at most 65504 in float16",
+            remedy="Build with --precision bf16 or fp32.",
+        )
+    return narrow
