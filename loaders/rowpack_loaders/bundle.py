@@ -22,8 +22,8 @@ MANIFEST_LIMIT_BYTES = 16 * 2**20
 class Bundle:
     """An open bundle. ``manifest`` is the raw dictionary; the properties are typed readings of it.
 
-    Use :func:`open_bundle`; the object is a context manager. Opening checks header and manifest by the digests
-    in the trailer, where there is one; ``rowpack_loaders.validate`` checks every section.
+    Use :func:`open_bundle`; the object is a context manager. Opening checks header and manifest by the
+    digests in the trailer, where there is one; ``rowpack_loaders.validate`` checks every section.
     """
 
     def __init__(self, container: Container, manifest: dict[str, object]) -> None:

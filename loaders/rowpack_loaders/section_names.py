@@ -1,4 +1,4 @@
-"""Decide which section names are safe to read and which are fit to write.
+"""Decide which section names are safe to read, which are fit to write, and in which order they are written.
 
 Readers refuse only what could do harm, because containers of other writers are to be read too; what this
 project writes, and what its validator demands, also opens on every file system when unpacked.
@@ -11,6 +11,18 @@ from collections.abc import Iterable
 
 LONGEST_NAME = 128
 MAX_LEVELS = 3
+
+# What decides compatibility comes first, so that the first MiB of a file tells whether it can be used.
+# Sections not named here (tokenizer files, and what later versions add) go by name between the two groups.
+_LEADING = ("manifest.json", "runtime.json")
+_CLOSING = (
+    "engine.plan",
+    "engine.onnx",
+    "prefill.plan",
+    "prefill.onnx",
+    "weights.safetensors",
+    "golden.msgpack.zst",
+)
 
 _PORTABLE_NAME = re.compile(r"[a-z0-9._/-]{1,128}")
 _WINDOWS_DEVICES = frozenset(
@@ -70,3 +82,12 @@ def case_twins(names: Iterable[str]) -> tuple[str, str] | None:
         if twin != name:
             return twin, name
     return None
+
+
+def section_order(name: str) -> tuple[int, str]:
+    """Return the sort key that puts sections in the order of a written bundle."""
+    if name in _LEADING:
+        return _LEADING.index(name), name
+    if name in _CLOSING:
+        return len(_LEADING) + 1 + _CLOSING.index(name), name
+    return len(_LEADING), name
