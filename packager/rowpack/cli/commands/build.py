@@ -1,0 +1,131 @@
+"""``rowpack build``: the main job."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TypedDict
+
+from rowpack.cli.arguments import add_json_option, add_progress_option, argument_errors, whole_number
+from rowpack.cli.command import Command
+from rowpack.cli.console import Console
+from rowpack.cli.exit_codes import DONE
+from rowpack.units import parse_bytes
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="folder of a Hugging Face checkpoint"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="OUT.bundle", help="the bundle to write"
+    )
+    add_model_options(parser)
+    parser.add_argument(
+        "--decoder-engine-layout",
+        choices=("auto", "single", "split"),
+        default="auto",
+        help="one engine, or a second one for prefill; auto decides by memory",
+    )
+    parser.add_argument(
+        "--target-memory",
+        type=parse_bytes,
+        metavar="SIZE",
+        dest="target_memory_bytes",
+        help="memory of the device the bundle is for, such as 24GiB",
+    )
+    parser.add_argument(
+        "--no-verify",
+        action="store_false",
+        dest="verify",
+        help="publish without running the engines first; the bundle carries no self-test",
+    )
+    parser.add_argument(
+        "--runtime-json",
+        choices=("single", "split"),
+        default="single",
+        dest="runtime_json_layout",
+        help="the layout that runtime.json names to loaders which predate the manifest",
+    )
+    parser.add_argument(
+        "--model-id", metavar="ID", help="name of the model in the manifest; default: the folder's"
+    )
+    parser.add_argument("--revision", metavar="REVISION", help="revision of the checkpoint, for the manifest")
+    add_progress_option(parser)
+    add_json_option(parser)
+
+
+def add_model_options(parser: ArgumentParser) -> None:
+    """Declare the options that ``build`` and ``export-onnx`` share: what decides the graphs."""
+    parser.add_argument("--backend", default="ort", help="what will run the engines (default: ort)")
+    parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32")
+    parser.add_argument(
+        "--max-sequence-length",
+        type=whole_number(1),
+        metavar="N",
+        help="longest sequence in tokens; default: what the checkpoint declares, within reason",
+    )
+    parser.add_argument(
+        "--prefill-rows",
+        type=int,
+        default=64,
+        metavar="N",
+        help="most prompt rows of one prefill call, 1 to 64 (default: 64)",
+    )
+    parser.add_argument(
+        "--allow-missing-tokenizer",
+        action="store_true",
+        help="build a bundle that takes token ids only when the checkpoint has no tokenizer",
+    )
+
+
+class ModelOptions(TypedDict):
+    """The fields of a build request that decide the graphs."""
+
+    backend: str
+    precision: str
+    max_sequence_length: int | None
+    prefill_rows: int
+    allow_missing_tokenizer: bool
+
+
+def model_options(arguments: Namespace) -> ModelOptions:
+    """Return what ``add_model_options`` declared."""
+    return {
+        "backend": arguments.backend,
+        "precision": arguments.precision,
+        "max_sequence_length": arguments.max_sequence_length,
+        "prefill_rows": arguments.prefill_rows,
+        "allow_missing_tokenizer": arguments.allow_missing_tokenizer,
+    }
+
+
+def run(arguments: Namespace, console: Console) -> int:
+    """Build the bundle and print its report."""
+    from rowpack.build import BuildRequest, build
+
+    with argument_errors():
+        request = BuildRequest(
+            checkpoint=arguments.checkpoint,
+            output=arguments.output,
+            decoder_engine_layout=arguments.decoder_engine_layout,
+            target_memory_bytes=arguments.target_memory_bytes,
+            verify=arguments.verify,
+            runtime_json_layout=arguments.runtime_json_layout,
+            model_id=arguments.model_id,
+            revision=arguments.revision,
+            **model_options(arguments),
+        )
+    with console.progress(arguments.progress) as progress:
+        report = build(request, progress)
+    if console.as_json:
+        console.json_result(report.as_json())
+    else:
+        from rowpack.cli.build_summary import build_summary
+
+        console.result(build_summary(report))
+    return DONE
+
+
+COMMAND = Command("build", "pack a checkpoint into a bundle", add_arguments, run)
