@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
@@ -248,3 +249,25 @@ def test_converters_read_numbers() -> None:
 def test_converters_refuse(convert: Callable[[str], object], text: str) -> None:
     with pytest.raises(SystemExit):
         converted(convert, text)
+
+
+def test_json_results_hold_no_nan(install: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
+    def run(arguments: Namespace, console: Console) -> int:
+        console.json_result({"off": float("nan"), "all": [1.5, float("inf")]})
+        return 0
+
+    install(run)
+    assert main(["try", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"off": None, "all": [1.5, None]}
+
+
+def test_warnings_are_shown(install: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
+    def run(arguments: Namespace, console: Console) -> int:
+        warnings.warn("prompts run row by row", RuntimeWarning, stacklevel=1)
+        return 0
+
+    install(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["try"]) == 0
+    assert capsys.readouterr().err == "rowpack: warning: prompts run row by row\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from rowpack.cli.arguments import UnusableArgumentsError, argument_errors
@@ -40,7 +41,9 @@ def _run(words: list[str], console: Console) -> int:
     try:
         with argument_errors():
             arguments = make_parser().parse_args(words)
-        exit_code: int = arguments.run(arguments, console)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: console.say(f"warning: {message}")
+            exit_code: int = arguments.run(arguments, console)
         return exit_code
     except SystemExit as stop:
         # argparse ends --help and --version this way.

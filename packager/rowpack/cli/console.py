@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,8 +31,8 @@ class Console:
         self._out.flush()
 
     def json_result(self, value: object) -> None:
-        """Print ``value`` as one JSON object on one line."""
-        self._out.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+        """Print ``value`` as one JSON object on one line; JSON has no NaN, so null stands for it."""
+        self._out.write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n")
 
     def say(self, text: str) -> None:
         """Print a line beside the results."""
@@ -68,6 +69,16 @@ class Console:
         if mode == "jsonl":
             return JsonLinesProgress(self._side)
         return Progress()
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(member) for member in value]
+    return value
 
 
 def error_text(error: RowpackError) -> str:

@@ -104,7 +104,14 @@ class Inspection:
     def _section_table(self) -> str:
         rows = [("name", "offset", "bytes", "")]
         for name, section in self._bundle.sections.items():
-            rows.append((name, f"{section.offset_bytes:,}", f"{section.length_bytes:,}", format_bytes(section.length_bytes)))
+            rows.append(
+                (
+                    name,
+                    f"{section.offset_bytes:,}",
+                    f"{section.length_bytes:,}",
+                    format_bytes(section.length_bytes),
+                )
+            )
         return format_table(rows, right_aligned=(1, 2, 3))
 
     def _size_table(self) -> str:

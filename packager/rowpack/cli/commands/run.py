@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rowpack.cli.arguments import add_json_option, argument_errors, token_ids, whole_number
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console
 from rowpack.cli.exit_codes import DONE
+from rowpack.cli.text_table import count_of
+
+if TYPE_CHECKING:
+    from rowpack_loaders.generation import Generation
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,20 +45,37 @@ def run(arguments: Namespace, console: Console) -> int:
     from rowpack_loaders import load
     from rowpack_loaders.sampling import SamplingParameters
 
+    choice = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "seed")}
     with argument_errors():
-        sampling = SamplingParameters(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
-    prompt = arguments.prompt if arguments.prompt is not None else arguments.prompt_ids
+        # Refused here, an unusable value costs no loading.
+        SamplingParameters(**choice)
     with load(arguments.bundle) as decoder:
+        stream = decoder.has_tokenizer and not console.as_json
         generation = decoder.generate(
-            prompt,
-            max_new_tokens=arguments.max_new_tokens,
-            sampling=sampling,
+            arguments.prompt_ids if arguments.prompt is None else arguments.prompt,
+            arguments.max_new_tokens,
+            **choice,
             prefill=arguments.prefill,
-            on_text=None if console.as_json else console.stream,
+            on_token=(lambda _, text: console.stream(text)) if stream else None,
         )
     if console.as_json:
         console.json_result(generation.as_json())
+        return DONE
+    console.result("" if stream else ",".join(map(str, generation.token_ids)))
+    console.say(timing_text(generation))
     return DONE
+
+
+def timing_text(generation: Generation) -> str:
+    """Return how the prompt was run, how fast tokens came, and why they ended, as one line."""
+    prefill, decode = generation.prefill, generation.decode
+    calls = f"{prefill.mode}, {count_of(len(prefill.chunks), 'call')}"
+    words = f"{count_of(prefill.tokens, 'prompt token')} in {prefill.ms:.1f} ms ({calls})"
+    words += f", {count_of(len(generation.token_ids), 'new token')}"
+    if decode.ms_per_token is not None:
+        words += f" at {decode.ms_per_token:.2f} ms each"
+    ending = "an end token" if generation.finish_reason == "stop" else "--max-new-tokens"
+    return f"{words}, ended by {ending}"
 
 
 COMMAND = Command("run", "generate text from a prompt", add_arguments, run)

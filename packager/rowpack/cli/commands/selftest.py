@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rowpack.cli.arguments import add_json_option
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console
 from rowpack.cli.exit_codes import DONE, REFUSED
+from rowpack.cli.text_table import format_table
+
+if TYPE_CHECKING:
+    from rowpack_loaders.selftest import SelfTestReport
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,12 +24,35 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace, console: Console) -> int:
     """Replay the golden vectors; refused when one of them differs by more than its tolerance."""
-    from rowpack_loaders.selftest import run_selftest
+    from rowpack_loaders import load
+    from rowpack_loaders.selftest import run_self_test
 
-    report = run_selftest(arguments.bundle)
+    with load(arguments.bundle) as decoder:
+        report = run_self_test(decoder)
     if console.as_json:
         console.json_result(report.as_json())
+    else:
+        console.result(report_text(report))
     return DONE if report.passed else REFUSED
+
+
+def report_text(report: SelfTestReport) -> str:
+    """Return one line a case and mode, and the verdict."""
+    rows = [("case", "prompt tokens", "prefill", "new tokens", "logits off by", "")]
+    for result in report.results:
+        equal = "equal" if result.tokens_equal else f"differ from new token {result.first_difference}"
+        if not result.tokens_equal and result.near_tie:
+            equal += " (a tie within the tolerance)"
+        off = f"{result.relative_logit_error:.1e}"
+        verdict = "passed" if result.passed else "FAILED"
+        rows.append((result.kind, str(result.prompt_tokens), result.mode, equal, off, verdict))
+    passed = sum(result.passed for result in report.results)
+    return (
+        f"{report.bundle} on {report.backend} {report.backend_version}, against {report.reference}, "
+        f"tolerance {report.relative_tolerance:g}\n"
+        f"{format_table(rows, right_aligned=(1,))}\n"
+        f"{'passed' if report.passed else 'FAILED'}: {passed} of {len(report.results)}"
+    )
 
 
 COMMAND = Command("selftest", "replay the golden vectors in a bundle on this machine", add_arguments, run)
