@@ -43,13 +43,13 @@ class Container:
     Use :meth:`open`; the object is a context manager. Reads may come from several threads at once.
     """
 
-    def __init__(self, path: Path, descriptor: int, opened: os.stat_result) -> None:
+    def __init__(self, path: Path, descriptor: int, opened: os.stat_result, header_limit_bytes: int) -> None:
         self.path = path
         self.file_size = opened.st_size
         self._opened = opened
         self._descriptor: int | None = descriptor
         self._mapping: mmap.mmap | None = None
-        self.header_bytes = self._read_header()
+        self.header_bytes = self._read_header(header_limit_bytes)
         self.payload_start = PREAMBLE_BYTES + len(self.header_bytes)
         parsed = parse_json_object(self.header_bytes, where=f"{path}: header")
         self.header: Header = check_header(
@@ -58,12 +58,12 @@ class Container:
         self.check_unchanged()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Container:
+    def open(cls, path: str | os.PathLike[str], *, header_limit_bytes: int = HEADER_LIMIT_BYTES) -> Container:
         """Open and check the container at ``path``; raise :class:`RowpackError` when it is not one."""
         path = Path(path)
         descriptor, opened = _open_regular_file(path)
         try:
-            return cls(path, descriptor, opened)
+            return cls(path, descriptor, opened, header_limit_bytes)
         except BaseException:
             os.close(descriptor)
             raise
@@ -126,6 +126,15 @@ class Container:
             offset_bytes += len(piece)
             remaining -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def read_into(self, buffer: memoryview, offset_bytes: int) -> None:
+        """Fill ``buffer`` from an absolute offset; for streaming through one buffer."""
+        while buffer:
+            count = os.preadv(self._open_descriptor(), [buffer], offset_bytes)
+            if not count:
+                raise self._changed(f"an end at byte {offset_bytes}")
+            buffer = buffer[count:]
+            offset_bytes += count
 
     def section_view(self, name: str) -> memoryview:
         """Return a read-only view of a section in the one mapping of the file; nothing is copied.
@@ -198,7 +207,7 @@ class Container:
     def __repr__(self) -> str:
         return f"Container({str(self.path)!r}, {len(self.sections)} sections, {self.file_size} bytes)"
 
-    def _read_header(self) -> bytes:
+    def _read_header(self, limit_bytes: int) -> bytes:
         if self.file_size < PREAMBLE_BYTES:
             raise RowpackError(
                 "container_too_short",
@@ -211,7 +220,7 @@ class Container:
         preamble = self.read_at(0, PREAMBLE_BYTES)
         _check_magic(preamble[:8], self.path)
         (length,) = _U64.unpack_from(preamble, 8)
-        _check_header_length(length, self.file_size, self.path)
+        _check_header_length(length, limit_bytes, self.file_size, self.path)
         return self.read_at(PREAMBLE_BYTES, length)
 
     def _open_descriptor(self) -> int:
@@ -302,19 +311,19 @@ def _check_magic(magic: bytes, path: Path) -> None:
     )
 
 
-def _check_header_length(length: int, file_size: int, path: Path) -> None:
+def _check_header_length(length: int, limit_bytes: int, file_size: int, path: Path) -> None:
     where = f"{path}, byte 8"
     if length == 0:
         raise RowpackError(
             "header_empty", "The header has no bytes", where=where, found="0", expected="at least 1"
         )
-    if length > HEADER_LIMIT_BYTES:
+    if length > limit_bytes:
         raise RowpackError(
             "header_too_long",
-            "The header is longer than any reader takes",
+            "The header is longer than this reader takes",
             where=where,
             found=str(length),
-            expected=f"at most {HEADER_LIMIT_BYTES}",
+            expected=f"at most {limit_bytes}",
         )
     if length > file_size - PREAMBLE_BYTES:
         raise RowpackError(

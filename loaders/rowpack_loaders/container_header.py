@@ -1,16 +1,17 @@
 """Check the parsed header of a format-1 container against the rules every loader in the field applies.
 
 The header has exactly five keys and each section entry exactly two: loaders that predate the manifest refuse
-a sixth or a third, so a file that has one is refused here as well.
+a sixth or a third, so a file that has one is refused here as well. All problems are found in one pass.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.errors import Problem, RowpackError
 from rowpack_loaders.section_names import case_twins, unsafe_name_reason
 from rowpack_loaders.strict_json import LARGEST_INTEGER, is_json_integer, json_pointer, json_type_name
 
@@ -18,6 +19,9 @@ CONTAINER_FORMAT = 1
 TASK = "text_generation"
 HEADER_KEYS = ("format", "family", "task", "backend", "sections")
 SECTION_KEYS = ("offset", "length")
+
+# Enough to see what is wrong; a hostile header could name a million.
+MOST_PROBLEMS = 50
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,127}")
 
@@ -47,148 +51,220 @@ class Header:
 
 
 def check_header(parsed: dict[str, object], *, payload_start: int, file_size: int, where: str) -> Header:
-    """Return the header in ``parsed``, or raise :class:`RowpackError` for the first rule that it breaks."""
-    _check_keys(parsed, HEADER_KEYS, where)
-    if not is_json_integer(parsed["format"]) or parsed["format"] != CONTAINER_FORMAT:
+    """Return the header in ``parsed``, or raise :class:`RowpackError` with every rule that it breaks.
+
+    The error carries the code of the first problem and lists all of them.
+    """
+    check = _HeaderCheck(payload_start, file_size, where)
+    header = check.header(parsed)
+    if header is None or check.problems:
+        first = check.problems[0]
         raise RowpackError(
-            "header_format_unsupported",
-            "The container has another format than this reader knows",
-            where=f"{where}/format",
-            found=repr(parsed["format"])[:64],
-            expected=str(CONTAINER_FORMAT),
-            remedy="Use a newer version of this program",
+            first.code,
+            first.message,
+            where=first.where,
+            found=first.found,
+            expected=first.expected,
+            remedy=first.remedy,
+            problems=check.problems,
         )
-    family = _identifier(parsed, "family", where)
-    task = _identifier(parsed, "task", where)
-    backend = _identifier(parsed, "backend", where)
-    if task != TASK:
-        raise RowpackError(
-            "header_task_unsupported",
-            "The bundle is for another task",
-            where=f"{where}/task",
-            found=task,
-            expected=TASK,
-        )
-    sections = _sections(parsed["sections"], payload_start, file_size, f"{where}/sections")
-    return Header(CONTAINER_FORMAT, family, task, backend, sections)
+    return header
 
 
-def _check_keys(entry: dict[str, object], wanted: tuple[str, ...], where: str) -> None:
-    missing = [key for key in wanted if key not in entry]
-    if missing:
-        raise RowpackError(
-            "header_key_missing",
-            "The header lacks a key",
-            where=where,
-            found=", ".join(key[:64] for key in list(entry)[:10]) or "no keys",
-            expected=", ".join(wanted),
-        )
-    unknown = [key for key in entry if key not in wanted]
-    if unknown:
-        raise RowpackError(
-            "header_key_unknown",
-            "The header has a key that format 1 does not have",
-            where=where,
-            found=", ".join(repr(key[:64]) for key in unknown[:10]),
-            expected=f"only {', '.join(wanted)}",
-        )
+class _HeaderCheck:
+    """Collect the problems of one header."""
 
+    def __init__(self, payload_start: int, file_size: int, where: str) -> None:
+        self.payload_start = payload_start
+        self.file_size = file_size
+        self.where = where
+        self.problems: list[Problem] = []
 
-def _identifier(parsed: dict[str, object], key: str, where: str) -> str:
-    value = parsed[key]
-    if not isinstance(value, str) or _IDENTIFIER.fullmatch(value) is None:
-        raise RowpackError(
-            "header_identifier_invalid",
-            f"The header's {key} is not an identifier",
-            where=f"{where}/{key}",
-            found=repr(value)[:64] if isinstance(value, str) else json_type_name(value),
-            expected="[a-z][a-z0-9_]*",
-        )
-    return value
-
-
-def _sections(value: object, payload_start: int, file_size: int, where: str) -> dict[str, SectionRange]:
-    if not isinstance(value, dict):
-        raise RowpackError(
-            "header_sections_invalid",
-            "The header's sections are not an object",
-            where=where,
-            found=json_type_name(value),
-            expected="an object",
-        )
-    sections: dict[str, SectionRange] = {}
-    for name, entry in value.items():
-        reason = unsafe_name_reason(name)
-        if reason is not None:
-            raise RowpackError(
-                "section_name_unsafe",
-                f"A section name is not acceptable: {reason}",
-                where=where,
-                found=repr(name[:64]),
-                expected="a relative name of printable characters",
+    def header(self, parsed: dict[str, object]) -> Header | None:
+        """Return the header, or None when a key is missing."""
+        if not self._has_keys(parsed, HEADER_KEYS, self.where):
+            return None
+        if not is_json_integer(parsed["format"]) or parsed["format"] != CONTAINER_FORMAT:
+            self._report(
+                Problem(
+                    "header_format_unsupported",
+                    "The container has another format than this reader knows",
+                    where=f"{self.where}/format",
+                    found=repr(parsed["format"])[:64],
+                    expected=str(CONTAINER_FORMAT),
+                    remedy="Use a newer version of this program",
+                )
             )
-        sections[name] = _section(entry, payload_start, file_size, where + json_pointer(name[:64]))
-    twins = case_twins(sections)
-    if twins is not None:
-        raise RowpackError(
-            "section_names_differ_by_case",
-            "Two section names differ only in case",
-            where=where,
-            found=f"{twins[0]!r} and {twins[1]!r}",
-            expected="names that stay apart on every file system",
-        )
-    _refuse_overlap(sections, where)
-    return sections
-
-
-def _section(entry: object, payload_start: int, file_size: int, where: str) -> SectionRange:
-    if not isinstance(entry, dict):
-        raise RowpackError(
-            "section_entry_invalid",
-            "A section entry is not an object",
-            where=where,
-            found=json_type_name(entry),
-            expected='{"offset": integer, "length": integer}',
-        )
-    _check_keys(entry, SECTION_KEYS, where)
-    offset = _section_number(entry["offset"], f"{where}/offset")
-    length = _section_number(entry["length"], f"{where}/length")
-    available = file_size - payload_start
-    if offset > available or length > available - offset:
-        raise RowpackError(
-            "section_beyond_file",
-            "A section ends after the end of the file",
-            where=where,
-            found=f"bytes {offset} to {offset + length} of the payload",
-            expected=f"inside its {available} bytes",
-            remedy="Copy or download the file again",
-        )
-    return SectionRange(payload_start + offset, length)
-
-
-def _section_number(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_INTEGER:
-        raise RowpackError(
-            "section_number_invalid",
-            "A section's offset or length is not a non-negative integer",
-            where=where,
-            found=str(value)[:64] if isinstance(value, int | float) else json_type_name(value),
-            expected="an integer from 0",
-        )
-    return value
-
-
-def _refuse_overlap(sections: dict[str, SectionRange], where: str) -> None:
-    filled = sorted(
-        ((section, name) for name, section in sections.items() if section.length_bytes),
-        key=lambda item: (item[0].offset_bytes, item[1]),
-    )
-    for (before, before_name), (after, after_name) in pairwise(filled):
-        if after.offset_bytes < before.end_bytes:
-            raise RowpackError(
-                "section_overlap",
-                "Two sections share bytes",
-                where=where,
-                found=f"{after_name!r} at {after.offset_bytes}, {before_name!r} to {before.end_bytes}",
-                expected="sections apart from each other",
+        family = self._identifier(parsed, "family")
+        task = self._identifier(parsed, "task")
+        backend = self._identifier(parsed, "backend")
+        if task not in ("", TASK):
+            self._report(
+                Problem(
+                    "header_task_unsupported",
+                    "The bundle is for another task",
+                    where=f"{self.where}/task",
+                    found=task[:64],
+                    expected=TASK,
+                )
             )
+        return Header(CONTAINER_FORMAT, family, task, backend, self._sections(parsed["sections"]))
+
+    def _report(self, problem: Problem) -> None:
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(problem)
+
+    def _has_keys(self, entry: dict[str, object], wanted: tuple[str, ...], where: str) -> bool:
+        missing = [key for key in wanted if key not in entry]
+        if missing:
+            self._report(
+                Problem(
+                    "header_key_missing",
+                    "The header lacks a key",
+                    where=where,
+                    found=_names(entry) or "no keys",
+                    expected=", ".join(wanted),
+                )
+            )
+        unknown = [key for key in entry if key not in wanted]
+        if unknown:
+            self._report(
+                Problem(
+                    "header_key_unknown",
+                    "The header has a key that format 1 does not have",
+                    where=where,
+                    found=_names(unknown),
+                    expected=f"only {', '.join(wanted)}",
+                )
+            )
+        return not missing
+
+    def _identifier(self, parsed: dict[str, object], key: str) -> str:
+        value = parsed[key]
+        if isinstance(value, str) and _IDENTIFIER.fullmatch(value) is not None:
+            return value
+        self._report(
+            Problem(
+                "header_identifier_invalid",
+                f"The header's {key} is not an identifier",
+                where=f"{self.where}/{key}",
+                found=repr(value)[:64] if isinstance(value, str) else json_type_name(value),
+                expected="[a-z][a-z0-9_]*",
+            )
+        )
+        return ""
+
+    def _sections(self, value: object) -> dict[str, SectionRange]:
+        where = f"{self.where}/sections"
+        sections: dict[str, SectionRange] = {}
+        if not isinstance(value, dict):
+            self._report(
+                Problem(
+                    "header_sections_invalid",
+                    "The header's sections are not an object",
+                    where=where,
+                    found=json_type_name(value),
+                    expected="an object",
+                )
+            )
+            return sections
+        for name, entry in value.items():
+            reason = unsafe_name_reason(name)
+            if reason is not None:
+                self._report(
+                    Problem(
+                        "section_name_unsafe",
+                        f"A section name is not acceptable: {reason}",
+                        where=where,
+                        found=repr(name[:64]),
+                        expected="a relative name of printable characters",
+                    )
+                )
+            section = self._section(entry, where + json_pointer(name[:64]))
+            if section is not None:
+                sections[name] = section
+        self._refuse_twins(value, where)
+        self._refuse_overlap(sections, where)
+        return sections
+
+    def _section(self, entry: object, where: str) -> SectionRange | None:
+        if not isinstance(entry, dict):
+            self._report(
+                Problem(
+                    "section_entry_invalid",
+                    "A section entry is not an object",
+                    where=where,
+                    found=json_type_name(entry),
+                    expected='{"offset": integer, "length": integer}',
+                )
+            )
+            return None
+        if not self._has_keys(entry, SECTION_KEYS, where):
+            return None
+        offset = self._section_number(entry["offset"], f"{where}/offset")
+        length = self._section_number(entry["length"], f"{where}/length")
+        if offset is None or length is None:
+            return None
+        available = self.file_size - self.payload_start
+        if offset > available or length > available - offset:
+            self._report(
+                Problem(
+                    "section_beyond_file",
+                    "A section ends after the end of the file",
+                    where=where,
+                    found=f"bytes {offset} to {offset + length} of the payload",
+                    expected=f"inside its {available} bytes",
+                    remedy="Copy or download the file again",
+                )
+            )
+            return None
+        return SectionRange(self.payload_start + offset, length)
+
+    def _section_number(self, value: object, where: str) -> int | None:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INTEGER:
+            return value
+        self._report(
+            Problem(
+                "section_number_invalid",
+                "A section's offset or length is not a non-negative integer",
+                where=where,
+                found=str(value)[:64] if isinstance(value, int | float) else json_type_name(value),
+                expected="an integer from 0",
+            )
+        )
+        return None
+
+    def _refuse_twins(self, names: Iterable[str], where: str) -> None:
+        twins = case_twins(names)
+        if twins is not None:
+            self._report(
+                Problem(
+                    "section_names_differ_by_case",
+                    "Two section names differ only in case",
+                    where=where,
+                    found=f"{twins[0][:64]!r} and {twins[1][:64]!r}",
+                    expected="names that stay apart on every file system",
+                )
+            )
+
+    def _refuse_overlap(self, sections: dict[str, SectionRange], where: str) -> None:
+        filled = sorted(
+            ((section, name) for name, section in sections.items() if section.length_bytes),
+            key=lambda item: (item[0].offset_bytes, item[1]),
+        )
+        for (before, before_name), (after, after_name) in pairwise(filled):
+            if after.offset_bytes < before.end_bytes:
+                overlap = f"{before_name!r} to {before.end_bytes}, {after_name!r} from {after.offset_bytes}"
+                self._report(
+                    Problem(
+                        "section_overlap",
+                        "Two sections share bytes",
+                        where=where,
+                        found=overlap,
+                        expected="sections apart from each other",
+                    )
+                )
+
+
+def _names(keys: Iterable[str]) -> str:
+    return ", ".join(repr(key[:64]) for key in list(keys)[:10])

@@ -69,7 +69,7 @@ class StateRecord:
     input: str
     output: str
     dtype: str
-    shape: tuple[int | str, ...]
+    shape: tuple[int, ...]
     layout: str
     initial_value: float
     update: str
@@ -206,7 +206,7 @@ def _read_state(fields: Fields) -> StateRecord:
         input=fields.text("input"),
         output=fields.text("output"),
         dtype=fields.text("dtype"),
-        shape=fields.shape("shape"),
+        shape=fields.sizes("shape"),
         layout=fields.text("layout"),
         initial_value=fields.number("initial_value"),
         update=fields.choice("update", STATE_UPDATES),

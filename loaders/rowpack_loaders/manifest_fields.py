@@ -85,6 +85,15 @@ class Fields:
                 raise self._malformed(self._at(key, index), value, "a string")
         return tuple(str(value) for value in values)
 
+    def sizes(self, key: str) -> tuple[int, ...]:
+        """Return an array of sizes, none of them free."""
+        sizes = []
+        for index, size in enumerate(self.shape(key)):
+            if isinstance(size, str):
+                raise self._malformed(self._at(key, index), size, "a size from 1")
+            sizes.append(size)
+        return tuple(sizes)
+
     def shape(self, key: str) -> tuple[int | str, ...]:
         """Return an array of sizes; a string names a free dimension."""
         dimensions: list[int | str] = []

@@ -80,13 +80,13 @@ def read_header(
     read, with positioned reads; errors are those of :func:`parse_header`.
     """
     prefix = os.pread(descriptor, LENGTH_BYTES, offset_bytes)
-    data_start = _data_start(prefix, total_bytes, where)
+    start = data_start(prefix, total_bytes, where)
     pieces = [prefix]
     have = len(prefix)
-    while have < data_start:
-        piece = os.pread(descriptor, data_start - have, offset_bytes + have)
+    while have < start:
+        piece = os.pread(descriptor, start - have, offset_bytes + have)
         if not piece:
-            raise _truncated(f"{have} bytes", f"a header of {data_start} bytes", where)
+            raise _truncated(f"{have} bytes", f"a header of {start} bytes", where)
         pieces.append(piece)
         have += len(piece)
     return parse_header(b"".join(pieces), total_bytes=total_bytes, where=where)
@@ -101,10 +101,10 @@ def parse_header(
     the size of the whole file, checked against the end of the last tensor; None checks the header by itself.
     Raises :class:`RowpackError` with a ``safetensors_…`` code, or with a ``json_…`` code for its text.
     """
-    data_start = _data_start(prefix[:LENGTH_BYTES], total_bytes, where)
-    if len(prefix) < data_start:
-        raise _truncated(f"{len(prefix)} bytes", f"a header of {data_start} bytes", where)
-    text = bytes(prefix[LENGTH_BYTES:data_start])
+    start = data_start(prefix[:LENGTH_BYTES], total_bytes, where)
+    if len(prefix) < start:
+        raise _truncated(f"{len(prefix)} bytes", f"a header of {start} bytes", where)
+    text = bytes(prefix[LENGTH_BYTES:start])
     if not text.startswith(b"{"):
         raise RowpackError(
             "safetensors_header_malformed",
@@ -115,15 +115,38 @@ def parse_header(
         )
     parsed = parse_json_object(text, where=f"{where}: header")
     tensors = {
-        name: _entry(entry, data_start, f"{where}: header#{json_pointer(name[:128])}")
+        name: _entry(entry, start, f"{where}: header#{json_pointer(name[:128])}")
         for name, entry in parsed.items()
         if name != METADATA_KEY
     }
     _check_metadata(parsed.get(METADATA_KEY), where)
-    data_end = _check_contiguous(tensors, data_start, where)
+    data_end = _check_contiguous(tensors, start, where)
     if total_bytes is not None:
         _check_end(data_end, total_bytes, where)
     return tensors
+
+
+def data_start(prefix: bytes | memoryview, total_bytes: int | None, where: str) -> int:
+    """Return the offset of the first tensor byte, from the first 8 bytes of a safetensors file or section.
+
+    A caller without a descriptor reads so many bytes and gives them to :func:`parse_header`.
+    """
+    if len(prefix) < LENGTH_BYTES:
+        raise _truncated(f"{len(prefix)} bytes", f"at least {LENGTH_BYTES} bytes", where)
+    (length,) = _U64.unpack(prefix)
+    if not 2 <= length <= HEADER_LIMIT_BYTES:
+        raise RowpackError(
+            "safetensors_header_length_invalid",
+            "The safetensors header has an impossible length",
+            where=f"{where}, byte 0",
+            found=str(length),
+            expected=f"2 to {HEADER_LIMIT_BYTES}",
+            remedy="The file is not in safetensors form, or was damaged: download it again",
+        )
+    start = LENGTH_BYTES + int(length)
+    if total_bytes is not None and start > total_bytes:
+        raise _truncated(f"{total_bytes} bytes", f"a header of {start} bytes", where)
+    return start
 
 
 def build_header(
@@ -160,26 +183,7 @@ def _byte_count(dtype: str, shape: tuple[int, ...]) -> int:
     return bits // 8
 
 
-def _data_start(prefix: bytes | memoryview, total_bytes: int | None, where: str) -> int:
-    if len(prefix) < LENGTH_BYTES:
-        raise _truncated(f"{len(prefix)} bytes", f"at least {LENGTH_BYTES} bytes", where)
-    (length,) = _U64.unpack(prefix)
-    if not 2 <= length <= HEADER_LIMIT_BYTES:
-        raise RowpackError(
-            "safetensors_header_length_invalid",
-            "The safetensors header has an impossible length",
-            where=f"{where}, byte 0",
-            found=str(length),
-            expected=f"2 to {HEADER_LIMIT_BYTES}",
-            remedy="The file is not in safetensors form, or was damaged: download it again",
-        )
-    data_start = LENGTH_BYTES + int(length)
-    if total_bytes is not None and data_start > total_bytes:
-        raise _truncated(f"{total_bytes} bytes", f"a header of {data_start} bytes", where)
-    return data_start
-
-
-def _entry(value: object, data_start: int, where: str) -> TensorEntry:
+def _entry(value: object, start: int, where: str) -> TensorEntry:
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
         found = ", ".join(list(value)[:8]) if isinstance(value, dict) else json_type_name(value)
         raise _malformed(where, found[:200], "an object with exactly dtype, shape and data_offsets")
@@ -207,7 +211,7 @@ def _entry(value: object, data_start: int, where: str) -> TensorEntry:
             found=f"{end - begin} bytes",
             expected=f"{bits / 8:g} bytes for {dtype} {shape}",
         )
-    return TensorEntry(dtype, tuple(shape), data_start + begin, end - begin)
+    return TensorEntry(dtype, tuple(shape), start + begin, end - begin)
 
 
 def _is_size(value: object) -> bool:
@@ -221,16 +225,16 @@ def _check_metadata(metadata: object, where: str) -> None:
         raise _malformed(f"{where}: header#/{METADATA_KEY}", json_type_name(metadata), "an object of strings")
 
 
-def _check_contiguous(tensors: dict[str, TensorEntry], data_start: int, where: str) -> int:
-    position = data_start
+def _check_contiguous(tensors: dict[str, TensorEntry], start: int, where: str) -> int:
+    position = start
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].offset_bytes, item[1].end_bytes)):
         if entry.offset_bytes != position:
             raise RowpackError(
                 "safetensors_offsets_not_contiguous",
                 "Tensors overlap or leave bytes between them",
                 where=f"{where}: header#{json_pointer(name[:128], 'data_offsets')}",
-                found=f"starts at data byte {entry.offset_bytes - data_start}",
-                expected=f"data byte {position - data_start}, where the tensor before it ends",
+                found=f"starts at data byte {entry.offset_bytes - start}",
+                expected=f"data byte {position - start}, where the tensor before it ends",
             )
         position = entry.end_bytes
     return position
