@@ -61,9 +61,7 @@ class Emitter:
         **attributes: Any,
     ) -> Tensor:
         """Emit a node with one output; return the output tensor, which carries the node's name."""
-        return self.multi_op(
-            op_type, inputs, name, [(None, dtype, shape)], domain=domain, **attributes
-        )[0]
+        return self.multi_op(op_type, inputs, name, [(None, dtype, shape)], domain=domain, **attributes)[0]
 
     def multi_op(
         self,
@@ -171,6 +169,11 @@ class Emitter:
         if source_dtype == dtype:
             return tensor
         return self.cast(tensor, dtype, name, shape=shape)
+
+    def declare(self, tensor: Tensor, dtype: str, shape: Sequence[int | str]) -> Tensor:
+        """Write ``dtype`` and ``shape`` onto ``tensor``, for passes that decide by them; return the tensor."""
+        tensor.dtype, tensor.shape = onnx_type(dtype), list(shape)
+        return tensor
 
     # -- inputs, weights, outputs -------------------------------------------------------------------------------
 

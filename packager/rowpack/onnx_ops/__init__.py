@@ -17,8 +17,7 @@ TOKEN_SHIFT = token_shift.NAME
 WKV4 = wkv.NAME
 
 _DEFINITIONS = {
-    module.NAME: module.DEFINITION
-    for module in (causal_conv, delta_rule, cached_attention, token_shift, wkv)
+    module.NAME: module.DEFINITION for module in (causal_conv, delta_rule, cached_attention, token_shift, wkv)
 }
 
 MIXERS = tuple(_DEFINITIONS)

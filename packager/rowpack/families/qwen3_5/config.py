@@ -99,9 +99,11 @@ def read_config(config: Mapping[str, Any], tensor_names: Sequence[str]) -> Qwen3
     reader.require(activation == "silu", "hidden_act", activation, "'silu'")
     reader.require(not text.get("attention_bias"), "attention_bias", text.get("attention_bias"), "false")
 
-    prefix = "model.language_model." if any(
-        name.startswith("model.language_model.") for name in tensor_names
-    ) else "model."
+    prefix = (
+        "model.language_model."
+        if any(name.startswith("model.language_model.") for name in tensor_names)
+        else "model."
+    )
     result = Qwen35Config(
         vocab_size=reader.positive_int("vocab_size"),
         hidden_size=hidden_size,

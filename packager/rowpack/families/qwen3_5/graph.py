@@ -28,7 +28,9 @@ L2_EPSILON = 1e-6
 class Qwen35Graph:
     """Emit one model; ``weights`` maps the bundle's tensor names to graph constants."""
 
-    def __init__(self, config: Qwen35Config, work: str, emitter: Emitter, weights: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, config: Qwen35Config, work: str, emitter: Emitter, weights: Mapping[str, Tensor]
+    ) -> None:
         self._config = config
         self._work = work
         self._root = emitter
@@ -59,6 +61,7 @@ class Qwen35Graph:
         # Only the last row goes through the head: over all rows it would cost a quarter of the prompt's time.
         last = root.op("Gather", [hidden, root.ints(-1)], "last_row", axis=0)
         normed = self._norm(root, last, "final_norm.weight", "final_norm")
+        root.declare(normed, self._work, [1, config.hidden_size])
         head = "embed_tokens.weight" if config.tied else "lm_head.weight"
         logits = linear(root, normed, self._weights[head], "lm_head")
         logits = root.cast_if_needed(logits, self._work, "float32", "logits_float32")
@@ -154,7 +157,11 @@ class Qwen35Graph:
         tail = emitter.op("Softplus", [magnitude], "time_step_tail")
         softplus = emitter.op("Add", [positive, tail], "time_step_softplus")
         decay = emitter.op(
-            "Mul", [softplus, self._weights[f"{prefix}.decay_rate"]], "log_decay", dtype="float32", shape=shape
+            "Mul",
+            [softplus, self._weights[f"{prefix}.decay_rate"]],
+            "log_decay",
+            dtype="float32",
+            shape=shape,
         )
         return beta, decay
 
@@ -174,7 +181,9 @@ class Qwen35Graph:
         heads = emitter.reshape(qk, [0, 2 * config.linear_num_key_heads, key_dim], "qk_heads")
         squared = emitter.op("Mul", [heads, heads], "qk_squared")
         total = emitter.op("ReduceSum", [squared, emitter.ints(-1)], "qk_sum", keepdims=1)
-        shifted = emitter.op("Add", [total, emitter.floats("l2_epsilon", L2_EPSILON, scalar=True)], "qk_shifted")
+        shifted = emitter.op(
+            "Add", [total, emitter.floats("l2_epsilon", L2_EPSILON, scalar=True)], "qk_shifted"
+        )
         normed = emitter.op("Div", [heads, emitter.op("Sqrt", [shifted], "qk_norm")], "qk_unit")
         rows = emitter.reshape(normed, [0, 2 * width], "qk_rows")
         shapes: list[list[int | str]] = [[ROWS, width], [ROWS, width]]
@@ -196,7 +205,9 @@ class Qwen35Graph:
         # The checkpoint interleaves a head's query and its gate.
         by_head = emitter.reshape(query_gate, [0, heads, 2 * dim], "q_gate_heads")
         query, gate = emitter.split(by_head, [dim, dim], 2, "q_gate_split", ["q", "gate"])
-        query = rms_norm(emitter, query, self._weights[f"{prefix}.q_norm.weight"], config.rms_norm_eps, "q_norm")
+        query = rms_norm(
+            emitter, query, self._weights[f"{prefix}.q_norm.weight"], config.rms_norm_eps, "q_norm"
+        )
         key = emitter.reshape(key, [0, kv_heads, dim], "k_heads")
         key = rms_norm(emitter, key, self._weights[f"{prefix}.k_norm.weight"], config.rms_norm_eps, "k_norm")
         query = self._rotated(emitter.scope("q_rotary"), query, config.query_width)

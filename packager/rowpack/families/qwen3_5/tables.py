@@ -196,7 +196,9 @@ def _matrix(
     return WeightSpec(name, dtype, (sum(rows), width), parts)
 
 
-def _vector(name: str, shape: tuple[int, ...], config: Qwen35Config, source: str, transform: Any = None) -> WeightSpec:
+def _vector(
+    name: str, shape: tuple[int, ...], config: Qwen35Config, source: str, transform: Any = None
+) -> WeightSpec:
     """Declare a small float32 tensor; gates, decay and norms are float32 in every precision."""
     return WeightSpec(
         name, "float32", shape, (WeightSource(f"{config.tensor_prefix}{source}", shape),), transform

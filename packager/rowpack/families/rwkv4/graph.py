@@ -20,7 +20,9 @@ ROWS = "rows"
 class Rwkv4Graph:
     """Emit one model; ``weights`` maps the bundle's tensor names to graph constants."""
 
-    def __init__(self, config: Rwkv4Config, work: str, emitter: Emitter, weights: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, config: Rwkv4Config, work: str, emitter: Emitter, weights: Mapping[str, Tensor]
+    ) -> None:
         self._config = config
         self._work = work
         self._root = emitter
@@ -47,8 +49,11 @@ class Rwkv4Graph:
         last = root.op("Gather", [hidden, root.ints(-1)], "last_row", axis=0)
         normed = self._layer_norm(root, last, "final_norm", "final_norm")
         narrow = root.cast_if_needed(normed, "float32", self._work, "final_norm_cast")
+        root.declare(narrow, self._work, [1, config.hidden_size])
         head = self._weights["embeddings.weight" if config.tied else "head.weight"]
-        logits = root.cast_if_needed(linear(root, narrow, head, "head"), self._work, "float32", "logits_float32")
+        logits = root.cast_if_needed(
+            linear(root, narrow, head, "head"), self._work, "float32", "logits_float32"
+        )
         root.output(logits, "logits", "float32", [1, config.vocab_size])
         for tensor, name in self._outputs:
             root.output(tensor, name, "float32", [1, config.hidden_size])
@@ -154,4 +159,3 @@ class Rwkv4Graph:
         )
         gate = emitter.op("Sigmoid", [receptance], "receptance_sigmoid")
         return emitter.op("Mul", [gate, value], "gated")
-

@@ -1,0 +1,50 @@
+"""Lowerings of ``CausalConvState``: one row, and a chunk of rows.
+
+out_t = silu(Σ_j w[:, j] x_{t−3+j}) over the previous columns and the new rows; new state = the last columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rowpack.graph.emitter import Emitter, Tensor, static_shape
+
+
+def causal_conv_row(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
+    """Emit the convolution of one row: shift the window by one column, weigh it, sum."""
+    x, state, weight = inputs
+    column = emitter.transpose(x, [1, 0], "column")
+    kept = emitter.slice_axis(state, 1, 1, None, "kept_columns")
+    present = emitter.op("Concat", [kept, column], "present", axis=1)
+    weighted = emitter.op("Mul", [present, weight], "weighted")
+    total = emitter.op("ReduceSum", [weighted, emitter.ints(1)], "sum", keepdims=1)
+    row = emitter.transpose(total, [1, 0], "row")
+    return [_silu(emitter, row), present]
+
+
+def causal_conv_chunk(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
+    """Emit the convolution of S rows as a sum of row-shifted products, channels contiguous.
+
+    The slices have bounds counted from the end, so the subgraph holds for any S ≥ 1 without padding.
+    """
+    x, state, weight = inputs
+    columns = int(static_shape(state)[1])
+    state_rows = emitter.transpose(state, [1, 0], "state_rows")
+    rows = emitter.op("Concat", [state_rows, x], "state_and_rows", axis=0)
+    taps = emitter.transpose(weight, [1, 0], "taps")
+    total: Tensor = None
+    for tap in range(columns):
+        # Row t of this tap is row t + tap + 1 of state_and_rows: the oldest state column is never read.
+        stop = tap + 1 - columns
+        shifted = emitter.slice_axis(rows, 0, tap + 1, stop or None, f"tap_{tap}_rows")
+        tap_weight = emitter.slice_axis(taps, 0, tap, tap + 1, f"tap_{tap}_weight")
+        product = emitter.op("Mul", [shifted, tap_weight], f"tap_{tap}")
+        total = product if total is None else emitter.op("Add", [total, product], f"sum_to_tap_{tap}")
+    last_rows = emitter.slice_axis(rows, 0, -columns, None, "last_rows")
+    present = emitter.transpose(last_rows, [1, 0], "present")
+    return [_silu(emitter, total), present]
+
+
+def _silu(emitter: Emitter, x: Tensor) -> Tensor:
+    return emitter.op("Mul", [x, emitter.op("Sigmoid", [x], "sigmoid")], "silu")

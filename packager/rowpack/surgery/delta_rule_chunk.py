@@ -1,0 +1,116 @@
+"""Lowering of ``GatedDeltaRule`` to a chunk of 1..N rows.
+
+With γ the inclusive cumulative sum of the log decays and S₀ the incoming state,
+
+    A_ij = β_i exp(γ_i − γ_j) (k_i·k_j), j < i          (I + A) U = diag(β) (V − diag(exp γ) K S₀)
+    O = diag(exp γ) Q S₀ + M U,  M_ti = exp(γ_t − γ_i)(q_t·k_i), i ≤ t
+    S' = exp(γ_N) S₀ + (K ∘ exp(γ_N − γ))ᵀ U
+
+(Yang et al., arXiv:2412.06464, section 3.3; the recurrence itself is the oracle of the tests.)
+
+Only differences of γ are exponentiated, clamped to ≤ 0 and masked before exp: exp(−γ) overflows within a chunk.
+γ_N is the last element of that same sum, and the decays towards the state are the last row of the same matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rowpack.graph.emitter import Emitter, Tensor
+from rowpack.surgery.delta_rule_geometry import DeltaRuleGeometry
+from rowpack.surgery.row_padding import cut_rows, pad_rows, padded_rows
+from rowpack.surgery.unit_lower_solve import solve_unit_lower
+
+ABOVE_DIAGONAL = -1e30
+"""Log decay of what lies in a row's future: exp gives an exact zero."""
+
+
+class DeltaRuleChunk:
+    """The lowering for chunks of at most ``prefill_rows`` rows."""
+
+    def __init__(self, prefill_rows: int) -> None:
+        self._rows = padded_rows(prefill_rows)
+
+    def __call__(
+        self, emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]
+    ) -> list[Tensor]:
+        """Emit the subgraph of one call."""
+        q, k, v, decay, beta, state = inputs
+        shape = DeltaRuleGeometry.of(q, state)
+        heads, group, key, value = shape.key_heads, shape.group, shape.key_dim, shape.value_dim
+        rows = self._rows
+
+        memory = emitter.reshape(state, [heads, group, key, value], "state_grouped")
+        query_rows = emitter.transpose(
+            self._heads(emitter, q, heads, 1, key, "query"), [1, 2, 0, 3], "query_rows"
+        )
+        keys = self._heads(emitter, k, heads, 1, key, "key")
+        key_rows = emitter.transpose(keys, [1, 2, 0, 3], "key_rows")
+        key_columns = emitter.transpose(keys, [1, 2, 3, 0], "key_columns")
+        values = emitter.transpose(
+            self._heads(emitter, v, heads, group, value, "value"), [1, 2, 0, 3], "value_rows"
+        )
+        strength = self._column(emitter, beta, heads, group, "strength")
+
+        decay_matrix, growth = self._decays(emitter, decay, heads, group)
+        # Keys and queries read the same things: one product each for both.
+        reading = emitter.op("Concat", [key_rows, query_rows], "key_and_query_rows", axis=2)
+        halves = ["of_key", "of_query"]
+        products = emitter.op("MatMul", [reading, key_columns], "products")
+        key_key, query_key = emitter.split(products, [rows, rows], 2, "products_split", halves)
+        reads = emitter.op("MatMul", [reading, memory], "state_reads")
+        key_read, query_read = emitter.split(reads, [rows, rows], 2, "state_reads_split", halves)
+
+        strong = emitter.op(
+            "Mul", [emitter.op("Mul", [decay_matrix, key_key], "decayed_keys"), strength], "a"
+        )
+        recalled = emitter.op("Mul", [growth, key_read], "recalled")
+        error = emitter.op("Sub", [values, recalled], "error")
+        right = emitter.op("Mul", [strength, error], "right_side")
+        update = solve_unit_lower(emitter.scope("solve"), strong, right, rows, heads, group, value)
+
+        attention = emitter.op("Mul", [decay_matrix, query_key], "decayed_attention")
+        inside = emitter.op("MatMul", [attention, update], "read_of_chunk")
+        before = emitter.op("Mul", [growth, query_read], "read_of_state")
+        out = emitter.op("Add", [before, inside], "out_grouped")
+        out_rows = emitter.transpose(out, [2, 0, 1, 3], "out_by_row")
+        out_flat = emitter.reshape(out_rows, [rows, heads * group * value], "out_padded")
+
+        to_state = emitter.slice_axis(decay_matrix, 2, rows - 1, rows, "decay_to_state")
+        keys_to_state = emitter.op("Mul", [key_columns, to_state], "keys_to_state")
+        written = emitter.op("MatMul", [keys_to_state, update], "written_state")
+        kept = emitter.slice_axis(growth, 2, rows - 1, rows, "decay_of_state")
+        decayed = emitter.op("Mul", [memory, kept], "decayed_state")
+        present = emitter.op("Add", [decayed, written], "present_grouped")
+        return [
+            cut_rows(emitter, out_flat, q, "out"),
+            emitter.reshape(present, [heads * group, key, value], "present"),
+        ]
+
+    def _heads(self, emitter: Emitter, x: Tensor, heads: int, group: int, dim: int, name: str) -> Tensor:
+        """Emit ``[S, heads · group · dim]`` → ``[rows, heads, group, dim]``, padded."""
+        padded = pad_rows(emitter, x, heads * group * dim, self._rows, name)
+        return emitter.reshape(padded, [self._rows, heads, group, dim], f"{name}_heads")
+
+    def _column(self, emitter: Emitter, x: Tensor, heads: int, group: int, name: str) -> Tensor:
+        """Emit ``[S, value_heads]`` → ``[heads, group, rows, 1]``, padded."""
+        padded = pad_rows(emitter, x, heads * group, self._rows, name)
+        by_head = emitter.transpose(padded, [1, 0], f"{name}_by_head")
+        return emitter.reshape(by_head, [heads, group, self._rows, 1], f"{name}_column")
+
+    def _decays(self, emitter: Emitter, decay: Tensor, heads: int, group: int) -> tuple[Tensor, Tensor]:
+        """Emit exp(γ_i − γ_j) for j ≤ i, zero elsewhere, and exp(γ_i) as a column."""
+        rows = self._rows
+        column = self._column(emitter, decay, heads, group, "log_decay")
+        axis = emitter.constant("int64.axis_2", np.array(2, np.int64))
+        total = emitter.op("CumSum", [column, axis], "log_decay_sum")
+        total_row = emitter.reshape(total, [heads, group, 1, rows], "log_decay_sum_row")
+        difference = emitter.op("Sub", [total, total_row], "log_decay_between")
+        ceiling = np.where(np.tri(rows, dtype=bool), np.float32(0.0), np.float32(ABOVE_DIAGONAL))
+        bounded = emitter.op(
+            "Min", [difference, emitter.constant(f"causal_ceiling_{rows}", ceiling)], "log_decay_bounded"
+        )
+        return emitter.op("Exp", [bounded], "decay_matrix"), emitter.op("Exp", [total], "decay_from_start")

@@ -1,0 +1,75 @@
+"""The two graphs made from an exported model: decode (one row) and prefill (1..N rows)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rowpack.graph.model import export_model, import_graph
+from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE, TOKEN_SHIFT, WKV4
+from rowpack.surgery.cached_attention_chunk import cached_attention_chunk
+from rowpack.surgery.cached_attention_row import cached_attention_row
+from rowpack.surgery.causal_conv import causal_conv_chunk, causal_conv_row
+from rowpack.surgery.delta_rule_chunk import DeltaRuleChunk
+from rowpack.surgery.delta_rule_row import delta_rule_row
+from rowpack.surgery.mixer_replacement import MixerReplacement
+from rowpack.surgery.projection_form import WeightOnTheLeft
+from rowpack.surgery.row_count import FixRowCount
+from rowpack.surgery.surgery_pass import SurgeryPass, check_plain, run_passes
+from rowpack.surgery.token_shift import token_shift_chunk, token_shift_row
+from rowpack.surgery.wkv_chunk import WkvChunk
+from rowpack.surgery.wkv_row import wkv_row
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_PREFILL_ROWS = 64
+
+# Nodes that one replaced call may have. The delta rule and its convolution together stay below 150 and the WKV
+# below 60, so that a runtime that launches a kernel a node is not slower than the recurrence.
+_DELTA_RULE_NODES = 120
+_CONVOLUTION_NODES = 30
+_WKV_NODES = 60
+_SMALL_NODES = 30
+
+
+def decode_passes() -> list[SurgeryPass]:
+    """Return the passes that make the one-row graph."""
+    return [
+        MixerReplacement(CAUSAL_CONV_STATE, causal_conv_row, _CONVOLUTION_NODES),
+        MixerReplacement(GATED_DELTA_RULE, delta_rule_row, _DELTA_RULE_NODES),
+        MixerReplacement(CACHED_ATTENTION, cached_attention_row, _SMALL_NODES),
+        MixerReplacement(TOKEN_SHIFT, token_shift_row, _SMALL_NODES),
+        MixerReplacement(WKV4, wkv_row, _WKV_NODES),
+        FixRowCount(1),
+    ]
+
+
+def prefill_passes(prefill_rows: int) -> list[SurgeryPass]:
+    """Return the passes that make the graph for 1..``prefill_rows`` rows."""
+    return [
+        MixerReplacement(CAUSAL_CONV_STATE, causal_conv_chunk, _CONVOLUTION_NODES),
+        MixerReplacement(GATED_DELTA_RULE, DeltaRuleChunk(prefill_rows), _DELTA_RULE_NODES),
+        MixerReplacement(CACHED_ATTENTION, cached_attention_chunk, _SMALL_NODES),
+        MixerReplacement(TOKEN_SHIFT, token_shift_chunk, _SMALL_NODES),
+        MixerReplacement(WKV4, WkvChunk(prefill_rows), _WKV_NODES),
+        WeightOnTheLeft(),
+    ]
+
+
+def decode_model(exported: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the one-row model made from ``exported``."""
+    return _changed(exported, decode_passes(), "decode")
+
+
+def prefill_model(exported: onnx.ModelProto, prefill_rows: int) -> onnx.ModelProto:
+    """Return the model for 1..``prefill_rows`` rows made from ``exported``."""
+    return _changed(exported, prefill_passes(prefill_rows), "prefill")
+
+
+def _changed(exported: onnx.ModelProto, passes: list[SurgeryPass], word: str) -> onnx.ModelProto:
+    graph = import_graph(exported)
+    graph.name = str(exported.graph.name).replace("exported", word)
+    graph.functions = []
+    run_passes(graph, passes)
+    check_plain(graph)
+    return export_model(graph)
