@@ -104,9 +104,7 @@ def package_sources() -> dict[str, str]:
 
 def code_table() -> dict[str, dict[str, str]]:
     """Return ``schema/errors.json``'s codes."""
-    table: dict[str, dict[str, str]] = json.loads((ROOT / "schema" / "errors.json").read_text("utf-8"))[
-        "codes"
-    ]
+    table: dict[str, dict[str, str]] = json.loads((ROOT / "schema" / "errors.json").read_text("utf-8"))["codes"]
     return table
 
 

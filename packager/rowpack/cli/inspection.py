@@ -96,9 +96,7 @@ class Inspection:
             low, best, high = engine.rows.min, engine.rows.opt, engine.rows.max
             row_range = str(high) if low == high else f"{low} to {high}, best {best}"
             backend = f"{engine.backend} {engine.backend_version}"
-            rows.append(
-                (engine.name, engine.section, backend, row_range, target_in_words(targets[engine.name]))
-            )
+            rows.append((engine.name, engine.section, backend, row_range, target_in_words(targets[engine.name])))
         return format_table(rows)
 
     def _section_table(self) -> str:

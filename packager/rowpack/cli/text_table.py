@@ -11,9 +11,7 @@ def format_table(rows: Sequence[Sequence[str]], *, right_aligned: Sequence[int] 
     Columns whose index is in ``right_aligned`` end at the same place, the others begin there. Lines carry no
     trailing spaces.
     """
-    widths = [
-        max(len(row[column]) for row in rows if column < len(row)) for column in range(max(map(len, rows)))
-    ]
+    widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(max(map(len, rows)))]
     lines = []
     for row in rows:
         cells = [

@@ -15,12 +15,8 @@ from rowpack.units import parse_bytes
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="folder of a Hugging Face checkpoint"
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="OUT.bundle", help="the bundle to write"
-    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder of a Hugging Face checkpoint")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.bundle", help="the bundle to write")
     add_model_options(parser)
     parser.add_argument(
         "--decoder-engine-layout",
@@ -48,9 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         dest="runtime_json_layout",
         help="the layout that runtime.json names to loaders which predate the manifest",
     )
-    parser.add_argument(
-        "--model-id", metavar="ID", help="name of the model in the manifest; default: the folder's"
-    )
+    parser.add_argument("--model-id", metavar="ID", help="name of the model in the manifest; default: the folder's")
     parser.add_argument("--revision", metavar="REVISION", help="revision of the checkpoint, for the manifest")
     add_progress_option(parser)
     add_json_option(parser)

@@ -14,12 +14,8 @@ from rowpack.cli.exit_codes import DONE
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="folder of a Hugging Face checkpoint"
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="DIR", help="folder for the files"
-    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder of a Hugging Face checkpoint")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder for the files")
     add_model_options(parser)
     add_progress_option(parser)
     add_json_option(parser)
@@ -30,9 +26,7 @@ def run(arguments: Namespace, console: Console) -> int:
     from rowpack.build import BuildRequest, export_onnx
 
     with argument_errors():
-        request = BuildRequest(
-            checkpoint=arguments.checkpoint, output=arguments.output, **model_options(arguments)
-        )
+        request = BuildRequest(checkpoint=arguments.checkpoint, output=arguments.output, **model_options(arguments))
     with console.progress(arguments.progress) as progress:
         paths = export_onnx(request, arguments.output, progress)
     if console.as_json:

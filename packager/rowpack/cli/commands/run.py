@@ -27,9 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token (default)"
     )
     parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
-    parser.add_argument(
-        "--top-p", type=float, metavar="P", help="draw from the likeliest tokens that make up P"
-    )
+    parser.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens that make up P")
     parser.add_argument("--seed", type=int, metavar="S", help="makes a draw repeatable")
     parser.add_argument(
         "--prefill",

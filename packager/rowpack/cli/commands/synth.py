@@ -21,21 +21,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "shape", metavar="SHAPE", help="name of a published model, such as qwen3_5-0.8b, or a config.json"
     )
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="DIR", help="a new or empty folder"
-    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="a new or empty folder")
     parser.add_argument(
         "--layout", choices=("nested", "flat"), help="of Qwen3.5: as published (nested) or as fine-tunes are"
     )
-    parser.add_argument(
-        "--format", choices=("safetensors", "torch"), help="of the weight files; default: as published"
-    )
+    parser.add_argument("--format", choices=("safetensors", "torch"), help="of the weight files; default: as published")
     parser.add_argument("--dtype", choices=("BF16", "F16", "F32"), default="BF16")
     parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N")
     parser.add_argument("--with-vision", action="store_true", help="add the vision tensors of Qwen3.5")
-    parser.add_argument(
-        "--with-mtp", action="store_true", help="add the multi-token-prediction tensors of Qwen3.5"
-    )
+    parser.add_argument("--with-mtp", action="store_true", help="add the multi-token-prediction tensors of Qwen3.5")
     parser.add_argument(
         "--shard-size",
         type=parse_bytes,
