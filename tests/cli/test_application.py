@@ -50,9 +50,7 @@ REFUSAL = RowpackError(
 )
 
 
-def test_a_refusal_is_text_for_people(
-    install: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusal_is_text_for_people(install: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
     install(fails_with(REFUSAL))
     assert main(["try"]) == 1
     out, err = capsys.readouterr()
@@ -69,9 +67,7 @@ def test_a_refusal_is_text_for_people(
     )
 
 
-def test_a_refusal_is_json_for_machines(
-    install: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusal_is_json_for_machines(install: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
     install(fails_with(REFUSAL))
     assert main(["try", "--json"]) == 1
     out, err = capsys.readouterr()
@@ -116,9 +112,7 @@ def test_the_traceback_is_shown_on_demand(
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-def test_an_interrupt_ends_cleanly(
-    install: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_ends_cleanly(install: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
     install(fails_with(KeyboardInterrupt()))
     assert main(["try"]) == 130
     assert capsys.readouterr().err == "rowpack: interrupted\n"
