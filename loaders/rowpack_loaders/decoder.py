@@ -1,0 +1,252 @@
+"""Load a bundle and generate with it: the entry point of this package.
+
+decoder = load("model.bundle")
+print(decoder.generate("In the beginning", max_new_tokens=32).text)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from rowpack_loaders.bundle import Bundle, open_bundle
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.generation import STOP, Generation, generate_tokens
+from rowpack_loaders.host import available_memory_bytes
+from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription, describe_model
+from rowpack_loaders.runtimes import Runtime, load_runtime
+from rowpack_loaders.sampling import Sampler, SamplingParameters
+from rowpack_loaders.session import Overflow, PrefillMode, Session
+from rowpack_loaders.stop_tokens import resolve_stop_token_ids
+from rowpack_loaders.tokenization import TOKENIZER_SECTION, TextStream, TextTokenizer
+
+if TYPE_CHECKING:
+    from rowpack_loaders.runtimes import IntArray
+
+Layout = Literal["auto", "single", "split"]
+LAYOUTS = ("auto", "single", "split")
+ENGINE_LIMIT_BYTES = 2**31  # ONNX sections hold no weights; a protobuf message cannot be larger
+
+
+class Decoder:
+    """A loaded model. Sessions share its engines and weights and own everything else.
+
+    Made by :func:`load`; a program that has the parts in memory may make one itself (``bundle`` then stays
+    None and there is no tokenizer). Use it as a context manager or call :meth:`close` to close the file
+    early.
+    """
+
+    def __init__(self, model: ModelDescription, runtime: Runtime, *, bundle: Bundle | None = None) -> None:
+        self.model = model
+        self.runtime = runtime
+        self.bundle = bundle
+        if bundle is not None:
+            self._close_bundle = weakref.finalize(self, bundle.close)
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The bundle's tokenizer, read on first use; raises ``bundle_without_tokenizer`` when there is none."""
+        if self.bundle is None or not self.has_tokenizer:
+            raise RowpackError(
+                "bundle_without_tokenizer",
+                "The bundle carries no tokenizer, so it takes and gives token ids only",
+                where=self.model.model_id,
+                expected=f"a section {TOKENIZER_SECTION}",
+                remedy="Give token ids, or build from a checkpoint with tokenizer.json",
+            )
+        return TextTokenizer(read_checked_section(self.bundle, TOKENIZER_SECTION))
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether text can be used."""
+        return self.bundle is not None and TOKENIZER_SECTION in self.bundle.sections
+
+    def session(self, *, overflow: Overflow = "error") -> Session:
+        """Return a new sequence at its start; ``overflow="slide"`` lets it outgrow the cache."""
+        return Session(self.model, self.runtime, overflow=overflow)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | IntArray,
+        max_new_tokens: int = 32,
+        *,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        prefill: PrefillMode = "auto",
+        overflow: Overflow = "error",
+        stop_token_ids: Sequence[int] | None = None,
+        on_token: Callable[[int, str], None] | None = None,
+    ) -> Generation:
+        """Generate up to ``max_new_tokens`` tokens after ``prompt`` (text or token ids).
+
+        Temperature 0 is greedy. ``stop_token_ids`` replaces the bundle's own stop tokens; an empty list
+        means that nothing stops early. ``on_token(token_id, text)`` is called for each new token; the texts
+        join to the result's text, and one is "" while a character is unfinished. Raises
+        :class:`RowpackError`; a failed generation leaves the decoder usable.
+        """
+        sampler = Sampler(SamplingParameters(temperature, top_k, top_p, seed))
+        stop_ids = resolve_stop_token_ids(self.model.tokens, stop_token_ids)
+        prompt_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        listener = None
+        if on_token is not None:
+            listener = _text_listener(on_token, self.tokenizer.stream() if self.has_tokenizer else None, stop_ids)
+        run = generate_tokens(
+            self.session(overflow=overflow),
+            prompt_ids,
+            max_new_tokens=max_new_tokens,
+            sampler=sampler,
+            stop_token_ids=stop_ids,
+            prefill=prefill,
+            on_token=listener,
+        )
+        text_ids = run.token_ids[:-1] if run.finish_reason == STOP else run.token_ids
+        return Generation(
+            token_ids=run.token_ids,
+            text=self.tokenizer.decode(text_ids) if self.has_tokenizer else None,
+            finish_reason=run.finish_reason,
+            decoder_engine_layout=self.model.decoder_engine_layout,
+            prefill=run.prefill,
+            decode=run.decode,
+            slid_rows=run.slid_rows,
+        )
+
+    def close(self) -> None:
+        """Close the file; engines that are loaded go on working."""
+        if self.bundle is not None:
+            self._close_bundle()
+
+    def __enter__(self) -> Decoder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Decoder({self.model.model_id!r}, backend={self.runtime.backend!r})"
+
+
+def load(
+    path: str | os.PathLike[str],
+    runtime: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    layout: Layout = "auto",
+) -> Decoder:
+    """Load the bundle at ``path`` and return its :class:`Decoder`.
+
+    ``runtime`` is a backend id and defaults to the bundle's own; ``device`` and ``threads`` default to the
+    runtime's choice (``ort``: the processor, with every physical core this process may use). ``layout``:
+    ``auto`` loads the prefill engine of a split bundle when memory holds it and warns when it does not,
+    ``single`` never loads it, ``split`` insists. Engine sections are checked by their digests before they
+    are loaded; ``rowpack validate`` checks the weights as well.
+    """
+    if layout not in LAYOUTS:
+        raise RowpackError("layout_unknown", "The layout is unknown", found=repr(layout), expected=" or ".join(LAYOUTS))
+    bundle = open_bundle(path)
+    try:
+        model = describe_model(bundle.manifest, where=f"{bundle.path}: manifest.json")
+        loaded = _load_engines(bundle, model, layout, runtime, device, threads)
+    except BaseException:
+        bundle.close()
+        raise
+    return Decoder(model, loaded, bundle=bundle)
+
+
+def read_checked_section(bundle: Bundle, name: str, *, limit_bytes: int = 2**28) -> bytes:
+    """Return the bytes of a section whose SHA-256 is the manifest's, or raise ``section_digest_mismatch``."""
+    data = bundle.read_section(name, limit_bytes=limit_bytes)
+    sections = bundle.manifest.get("sections")
+    entry = sections.get(name) if isinstance(sections, Mapping) else None
+    expected = entry.get("sha256") if isinstance(entry, Mapping) else None
+    found = hashlib.sha256(data).hexdigest()
+    if found != expected:
+        raise RowpackError(
+            "section_digest_mismatch",
+            "A section's bytes are not the ones the manifest was written for",
+            where=f"{bundle.path}: {name}",
+            found=found,
+            expected=str(expected)[:80],
+            remedy="Copy or download the bundle again",
+        )
+    return data
+
+
+def _load_engines(
+    bundle: Bundle,
+    model: ModelDescription,
+    layout: Layout,
+    runtime: str | None,
+    device: str | None,
+    threads: int | None,
+) -> Runtime:
+    if layout == "split" and PREFILL not in model.engines:
+        raise RowpackError(
+            "prefill_engine_missing",
+            "The layout split was asked for, but the bundle has one engine",
+            where=str(bundle.path),
+            found=f"decoder_engine_layout {model.decoder_engine_layout}",
+            expected="a split bundle",
+            remedy="Use layout auto, or build with --decoder-engine-layout split",
+        )
+    weights = None if model.weights_section is None else bundle.section_view(model.weights_section)
+
+    def load_roles(roles: Sequence[str]) -> Runtime:
+        engines = {
+            role: read_checked_section(bundle, model.engines[role].section, limit_bytes=ENGINE_LIMIT_BYTES)
+            for role in roles
+        }
+        backend = runtime or model.engines[DECODE].backend
+        return load_runtime(backend, model, engines, weights, device=device, thread_count=threads)
+
+    if layout == "single" or PREFILL not in model.engines:
+        return load_roles([DECODE])
+    if layout == "split":
+        return load_roles([DECODE, PREFILL])
+    needed, available = second_engine_bytes(model), available_memory_bytes()
+    if available is not None and needed > available:
+        _warn_of_one_engine(f"it needs {needed} bytes and {available} are available")
+        return load_roles([DECODE])
+    try:
+        return load_roles([DECODE, PREFILL])
+    except RowpackError as error:
+        if error.code != "engine_out_of_memory":
+            raise
+        _warn_of_one_engine("loading it ran out of memory")
+        return load_roles([DECODE])
+
+
+def second_engine_bytes(model: ModelDescription) -> int:
+    """Return what the prefill engine adds to the memory of the decode engine, as far as the manifest says.
+
+    Weights in a section of their own are mapped once for both engines and add nothing.
+    """
+    resident = model.resident_bytes[PREFILL]
+    return resident.context + (resident.weights if model.weights_section is None else 0)
+
+
+def _warn_of_one_engine(reason: str) -> None:
+    warnings.warn(f"The prefill engine is not loaded ({reason}); prompts run row by row", UserWarning, stacklevel=4)
+
+
+def _text_listener(
+    on_token: Callable[[int, str], None], stream: TextStream | None, stop_ids: frozenset[int]
+) -> Callable[[int, bool], None]:
+    def listen(token_id: int, is_last: bool) -> None:
+        text = ""
+        if stream is not None:
+            text = "" if token_id in stop_ids else stream.feed(token_id)
+            if is_last:
+                text += stream.finish()
+        on_token(token_id, text)
+
+    return listen

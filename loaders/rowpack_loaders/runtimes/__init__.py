@@ -1,0 +1,112 @@
+"""Choose the runtime that executes a bundle's engines, by the backend id in its manifest.
+
+A runtime is one module of this package. It is given what the manifest says, the bytes of each engine and one
+mapped weight section; it shares engines and weights among any number of sequences, each of which owns its
+buffers. Sessions, generation and the self-test know only the two protocols below.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.model_description import ModelDescription
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from rowpack_loaders.buffers import SequenceSnapshot
+
+    FloatArray = npt.NDArray[np.float32]
+    IntArray = npt.NDArray[np.int32]
+
+
+class SequenceState(Protocol):
+    """One sequence on a runtime: its states, its caches, and running rows through an engine.
+
+    Rows given are valid token ids and fit (the session checks both). After an exception from a run the
+    sequence is only good for :meth:`reset` or :meth:`restore`.
+    """
+
+    @property
+    def position(self) -> int:
+        """The rows seen since the start."""
+
+    @property
+    def slid_rows(self) -> int:
+        """The rows that a sliding cache has dropped; 0 as long as the output equals the reference."""
+
+    def reset(self) -> None:
+        """Go back to the start: every state at its initial value."""
+
+    def run_step(self, token_id: int) -> FloatArray:
+        """Run one row on the decode engine; return its logits [vocab], overwritten by the next run."""
+
+    def run_chunk(self, token_ids: IntArray) -> FloatArray:
+        """Run up to ``prefill_rows`` rows on the prefill engine; return the last row's logits [vocab], as
+        above.
+        """
+
+    def capture(self) -> SequenceSnapshot:
+        """Return a copy of everything the sequence carries."""
+
+    def restore(self, snapshot: SequenceSnapshot) -> None:
+        """Make the sequence what it was when the copy was taken."""
+
+
+class Runtime(Protocol):
+    """The loaded engines of one bundle."""
+
+    backend: str
+    backend_version: str
+    thread_count: int
+    has_prefill_engine: bool
+
+    def open_sequence(self, *, slide: bool = False) -> SequenceState:
+        """Return a new sequence at its start; with ``slide`` a full cache drops its oldest row instead of
+        refusing.
+        """
+
+
+# Backend id → module and class; a module is imported when a bundle asks for it.
+RUNTIMES = {"ort": ("rowpack_loaders.runtimes.ort", "OrtRuntime")}
+
+
+def load_runtime(
+    backend: str,
+    model: ModelDescription,
+    engines: Mapping[str, bytes],
+    weights: memoryview | None,
+    *,
+    device: str | None = None,
+    thread_count: int | None = None,
+) -> Runtime:
+    """Load ``engines`` (role → engine bytes) with the runtime for ``backend``.
+
+    ``weights`` is a view of the weight section that stays mapped as long as the runtime lives. Raises
+    :class:`RowpackError` ``runtime_unknown`` or ``runtime_not_installed``, and what the runtime raises.
+    """
+    if backend not in RUNTIMES:
+        raise RowpackError(
+            "runtime_unknown",
+            "This loader has no runtime for the bundle's backend",
+            found=backend,
+            expected=" or ".join(sorted(RUNTIMES)),
+            remedy="Update rowpack, or build the bundle for a listed backend",
+        )
+    module_name, class_name = RUNTIMES[backend]
+    try:
+        runtime_class: Any = getattr(importlib.import_module(module_name), class_name)
+    except ImportError as error:
+        raise RowpackError(
+            "runtime_not_installed",
+            f"The inference library of backend {backend!r} cannot be imported",
+            found=str(error),
+            expected="an installed library",
+            remedy="Install rowpack with the extra of that backend",
+        ) from error
+    runtime: Runtime = runtime_class(model, engines, weights, device=device, thread_count=thread_count)
+    return runtime

@@ -1,0 +1,175 @@
+"""Run bundles on ONNX Runtime's CPU provider.
+
+The engines' initializers are external data in ``weights.safetensors``; both engines get them by name from
+one mapping of the bundle (``SessionOptions.add_initializer``), which copies nothing: loading takes
+milliseconds and the second engine costs no memory for weights. Prepacking would make a private copy of
+every matrix, so it is off.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+
+from rowpack_loaders.buffers import SequenceBuffers
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.host import usable_core_count
+from rowpack_loaders.manifest import EngineRecord, TensorRecord
+from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
+from rowpack_loaders.runtimes.ort_sequence import OrtSequence
+from rowpack_loaders.weights import WeightView, view_weights
+
+if TYPE_CHECKING:
+    from rowpack_loaders.runtimes import SequenceState
+
+WEIGHTS_LOCATION = "weights.safetensors"
+_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+_FATAL_ONLY = 4  # what goes wrong is raised as an exception; a library does not write to stderr
+
+_ELEMENT_TYPES = {
+    "float32": "tensor(float)",
+    "float16": "tensor(float16)",
+    "bfloat16": "tensor(bfloat16)",
+    "int32": "tensor(int32)",
+}
+
+
+class OrtRuntime:
+    """The engines of one bundle as ONNX Runtime sessions over one mapped copy of the weights.
+
+    ``engines`` maps the roles ``decode`` and (for a split bundle, unless prompts are to run through the
+    decode engine) ``prefill`` to ONNX bytes. ``thread_count`` defaults to the physical cores this process
+    may use. Sequences may run in several threads at once.
+    """
+
+    backend = "ort"
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        engines: Mapping[str, bytes],
+        weights: memoryview | None,
+        *,
+        device: str | None = None,
+        thread_count: int | None = None,
+    ) -> None:
+        if device not in (None, "cpu"):
+            raise RowpackError(
+                "device_unsupported",
+                "The ONNX Runtime backend runs on the processor",
+                found=repr(device),
+                expected="cpu",
+            )
+        self.model = model
+        self.backend_version: str = onnxruntime.__version__
+        self.thread_count = usable_core_count() if thread_count is None else _checked(thread_count)
+        self.has_prefill_engine = PREFILL in engines
+        # ONNX Runtime holds addresses, not references, so the views live as long as the sessions.
+        self._weights = {} if weights is None else view_weights(weights, where=model.weights_section or "")
+        values = {name: _ort_value(view) for name, view in self._weights.items()}
+        self._values = values
+        self._sessions = {
+            role: self._load(model.engines[role], onnx_bytes, values) for role, onnx_bytes in engines.items()
+        }
+
+    def open_sequence(self, *, slide: bool = False) -> SequenceState:
+        """Return a new sequence with its own buffers, at its start."""
+        return OrtSequence(
+            SequenceBuffers(self.model, slide=slide),
+            (self.model.engines[DECODE], self._sessions[DECODE]),
+            (self.model.engines[PREFILL], self._sessions[PREFILL]) if self.has_prefill_engine else None,
+        )
+
+    def _load(self, engine: EngineRecord, onnx_bytes: bytes, values: Mapping[str, Any]) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL_ONLY
+        options.intra_op_num_threads = self.thread_count
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        for name, value in values.items():
+            options.add_initializer(name, value)
+        # The runtime insists that the file which external data names exists, though it reads none of it; that
+        # the folder holds nothing else also keeps a hostile graph from naming other files.
+        with tempfile.TemporaryDirectory(prefix="rowpack-") as folder:
+            (Path(folder) / WEIGHTS_LOCATION).touch()
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+            try:
+                session = onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
+            except Exception as error:
+                if "alloc" in str(error):
+                    raise RowpackError(
+                        "engine_out_of_memory",
+                        f"There is not enough memory for the {engine.name} engine",
+                        where=engine.section,
+                        found=_first_line(error),
+                        remedy="Free memory, or load the bundle with layout single",
+                    ) from error
+                raise RowpackError(
+                    "engine_load_failed",
+                    f"ONNX Runtime {self.backend_version} cannot load the {engine.name} engine",
+                    where=engine.section,
+                    found=_first_line(error),
+                    expected="an engine for this version",
+                    remedy="Run rowpack validate on the bundle, or build it again with this version",
+                ) from error
+        _check_tensors(engine, "input", engine.inputs, session.get_inputs())
+        _check_tensors(engine, "output", engine.outputs, session.get_outputs())
+        return session
+
+
+def _ort_value(view: WeightView) -> Any:
+    if view.dtype == "BF16":
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(view.array, _BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(view.array)
+
+
+def _check_tensors(engine: EngineRecord, kind: str, described: tuple[TensorRecord, ...], found: list[Any]) -> None:
+    """Refuse an engine whose inputs or outputs are not the manifest's, by which buffers are sized."""
+    actual = {tensor.name: tensor for tensor in found}
+    expected = {tensor.name for tensor in described}
+    if set(actual) != expected:
+        raise _mismatch(engine, f"{kind}s", ", ".join(sorted(actual)), ", ".join(sorted(expected)))
+    for tensor in described:
+        shape = actual[tensor.name].shape
+        matches = len(shape) == len(tensor.shape) and all(
+            real == wanted or not (isinstance(real, int) and isinstance(wanted, int))
+            for real, wanted in zip(shape, tensor.shape, strict=True)
+        )
+        if actual[tensor.name].type != _ELEMENT_TYPES[tensor.dtype] or not matches:
+            raise _mismatch(
+                engine,
+                f"{kind} {tensor.name}",
+                f"{actual[tensor.name].type} {shape}",
+                f"{tensor.dtype} {list(tensor.shape)}",
+            )
+
+
+def _mismatch(engine: EngineRecord, what: str, found: str, expected: str) -> RowpackError:
+    return RowpackError(
+        "engine_io_mismatch",
+        f"The {engine.name} engine's {what} are not what the manifest says",
+        where=engine.section,
+        found=found[:300],
+        expected=expected[:300],
+        remedy="Build the bundle again",
+    )
+
+
+def _checked(thread_count: int) -> int:
+    if thread_count < 1:
+        raise RowpackError(
+            "thread_count_invalid",
+            "The number of threads is not positive",
+            found=str(thread_count),
+            expected="an integer from 1",
+        )
+    return thread_count
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:400] if text else type(error).__name__

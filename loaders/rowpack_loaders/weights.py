@@ -1,0 +1,60 @@
+"""View the tensors of a bundle's weight section in place: one mapping of the file, no copy of any weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.safetensors_header import parse_header
+
+# bfloat16 is unknown to numpy; its 16 bits are viewed as an integer and named again where a runtime takes
+# them.
+VIEW_DTYPES: dict[str, npt.DTypeLike] = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "u1",
+    "BOOL": "?",
+}
+
+
+@dataclass(frozen=True)
+class WeightView:
+    """One weight: its safetensors dtype, and a read-only array over the mapped bytes (bfloat16 as uint16)."""
+
+    dtype: str
+    array: npt.NDArray[Any]
+
+
+def view_weights(section: memoryview, *, where: str) -> dict[str, WeightView]:
+    """Return every tensor of a safetensors ``section`` by name, without copying.
+
+    The views keep the mapping behind ``section`` alive. Raises :class:`RowpackError` with a
+    ``safetensors_…`` code for a header that does not describe the section, and ``weight_dtype_unsupported``
+    for a dtype no runtime takes.
+    """
+    views = {}
+    for name, entry in parse_header(section, total_bytes=len(section), where=where).items():
+        if entry.dtype not in VIEW_DTYPES:
+            raise RowpackError(
+                "weight_dtype_unsupported",
+                "A weight has a dtype that this loader cannot hand to a runtime",
+                where=f"{where}: {name}",
+                found=entry.dtype,
+                expected=", ".join(VIEW_DTYPES),
+            )
+        data = section[entry.offset_bytes : entry.end_bytes]
+        views[name] = WeightView(entry.dtype, np.frombuffer(data, dtype=VIEW_DTYPES[entry.dtype]).reshape(entry.shape))
+    return views
