@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from rowpack.cli.console import Console
 from rowpack.progress import JsonLinesProgress, LineProgress, Progress
 from rowpack.units import format_bytes, format_seconds, parse_bytes
 from rowpack_loaders.errors import Problem, RowpackError
@@ -126,3 +127,37 @@ def test_sizes_are_written(byte_count: int, text: str) -> None:
 )
 def test_durations_are_written(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_keeps_a_line_of_every_finished_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    side = Terminal()
+    with Console(io.StringIO(), side, as_json=False).progress("auto") as progress:
+        with progress.stage("weights", total_bytes=2000) as stage:
+            stage.advance(2000)
+        with pytest.raises(ValueError), progress.stage("engine"):
+            raise ValueError
+        progress.warning(WARNING)
+    shown = side.getvalue()
+    assert "✓" in shown
+    assert "weights: 2.00 kB" in shown
+    assert "✗" in shown
+    assert "stray file" in shown
+    assert shown.endswith("\x1b[?25h"), "the cursor is given back"
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("auto", LineProgress), ("lines", LineProgress), ("jsonl", JsonLinesProgress), ("none", Progress)],
+)
+def test_progress_is_chosen_by_mode_and_stream(mode: str, kind: type[Progress]) -> None:
+    with Console(io.StringIO(), io.StringIO(), as_json=False).progress(mode) as progress:
+        assert type(progress) is kind

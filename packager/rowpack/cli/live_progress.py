@@ -44,7 +44,7 @@ class LiveProgress(Progress):
     def warning(self, problem: Problem) -> None:
         """Print the warning above the live part."""
         super().warning(problem)
-        self._console.print(Text(f"! {problem}", style="yellow"))
+        self._console.print(Text.assemble(("! ", "yellow"), str(problem)))
 
     def stage_started(self, stage: Stage) -> None:
         """Add the stage to the live part."""
@@ -53,8 +53,10 @@ class LiveProgress(Progress):
     def stage_ended(self, stage: Stage, *, failed: bool) -> None:
         """Turn the stage into a line."""
         del self._running[stage]
-        mark = Text("✗ ", style="red") if failed else Text("✓ ", style="green")
-        self._console.print(mark + Text(stage_text(stage)))
+        # Printing repeats the last live part below the line, so it must already be without the stage.
+        self._live.refresh()
+        mark = ("✗ ", "red") if failed else ("✓ ", "green")
+        self._console.print(Text.assemble(mark, stage_text(stage)))
 
     def close(self) -> None:
         """Give the terminal back."""
