@@ -19,7 +19,7 @@ _TOP_FOLDERS = (
     "scripts",
     "tests",
 )
-_BINARY_SUFFIXES = {".safetensors", ".bundle", ".pyc", ".zst", ".onnx"}
+_BINARY_SUFFIXES = {".bin", ".safetensors", ".bundle", ".pyc", ".zst", ".onnx"}
 
 
 def text_files() -> Iterator[Path]:

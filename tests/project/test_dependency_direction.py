@@ -71,7 +71,12 @@ def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module of rowpack, or the distribution of any other."""
+    """Return the room of a module of rowpack, or the distribution of any other.
+
+    What a family declares is the contract between families and the rest, so anybody may know it.
+    """
+    if module.startswith("rowpack.families.declaration"):
+        return "declaration"
     first, *rest = module.split(".")
     return rest[0] if first == "rowpack" and rest else first
 
