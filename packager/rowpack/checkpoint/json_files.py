@@ -21,9 +21,7 @@ def read_json_object(path: Path, problems: list[Problem]) -> dict[str, Any] | No
         content = path.read_bytes()
     except OSError as error:
         reason = error.strerror or str(error)
-        problems.append(
-            Problem("checkpoint_unreadable", "the file cannot be read", where=str(path), found=reason)
-        )
+        problems.append(Problem("checkpoint_unreadable", "the file cannot be read", where=str(path), found=reason))
         return None
     if pointer is not None:
         problems.append(pointer)

@@ -74,8 +74,7 @@ def is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Say whether these strides are the row-major ones; axes of length 1 may have any stride."""
     expected = row_major_strides(shape)
     return 0 in shape or all(
-        count == 1 or stride == row_major
-        for count, stride, row_major in zip(shape, strides, expected, strict=True)
+        count == 1 or stride == row_major for count, stride, row_major in zip(shape, strides, expected, strict=True)
     )
 
 

@@ -61,13 +61,9 @@ def find_tokenizer_files(
 def _missing(folder: Path) -> Problem:
     others = sorted({path.name for pattern in _OTHER_TOKENIZERS for path in folder.glob(pattern)})
     if others:
-        remedy = (
-            "Convert it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder) writes tokenizer.json"
-        )
+        remedy = "Convert it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder) writes tokenizer.json"
     else:
-        remedy = (
-            "Copy it from the model's repository, or build for token ids only with --allow-missing-tokenizer"
-        )
+        remedy = "Copy it from the model's repository, or build for token ids only with --allow-missing-tokenizer"
     return Problem(
         "tokenizer_missing",
         "the checkpoint has no tokenizer that a loader can run",

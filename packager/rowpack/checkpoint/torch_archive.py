@@ -44,15 +44,11 @@ def _read_archive(path: Path, file: BinaryIO, problems: list[Problem]) -> dict[s
     entries = {entry.filename: entry for entry in archive.infolist()}
     tables = [name for name in entries if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(entries) != len(archive.infolist()) or len(tables) != 1:
-        raise _malformed(
-            path, f"{len(tables)} entries named data.pkl, {len(entries)} entries", "one data.pkl"
-        )
+        raise _malformed(path, f"{len(tables)} entries named data.pkl, {len(entries)} entries", "one data.pkl")
     prefix = tables[0].removesuffix("data.pkl")
     table = entries[tables[0]]
     if table.file_size > _LARGEST_PICKLE_BYTES:
-        raise _malformed(
-            path, f"data.pkl of {table.file_size} bytes", f"at most {_LARGEST_PICKLE_BYTES} bytes"
-        )
+        raise _malformed(path, f"data.pkl of {table.file_size} bytes", f"at most {_LARGEST_PICKLE_BYTES} bytes")
     _entry_offset(path, file, table)
     try:
         content = archive.read(table)
@@ -65,9 +61,7 @@ def _read_archive(path: Path, file: BinaryIO, problems: list[Problem]) -> dict[s
     for name, tensor in read_state_dict(content, str(path)).items():
         entry = entries.get(f"{prefix}data/{tensor.storage.key}")
         if entry is None:
-            problems.append(
-                _bad_tensor(path, name, f"no entry data/{tensor.storage.key[:80]}", "its storage")
-            )
+            problems.append(_bad_tensor(path, name, f"no entry data/{tensor.storage.key[:80]}", "its storage"))
             continue
         stored = _stored_tensor(path, name, tensor, entry, _entry_offset(path, file, entry), problems)
         if stored is not None:
@@ -102,9 +96,7 @@ def _stored_tensor(
 def _entry_offset(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> int:
     """Return where an entry's bytes start; only the entry's local header knows, and it may lie."""
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-        raise _malformed(
-            path, f"entry {entry.filename!r} compressed or encrypted", "entries stored as they are"
-        )
+        raise _malformed(path, f"entry {entry.filename!r} compressed or encrypted", "entries stored as they are")
     file.seek(entry.header_offset)
     header = file.read(_LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size:

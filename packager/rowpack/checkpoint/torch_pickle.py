@@ -235,11 +235,7 @@ class _Interpreter:
     def _set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         # Keys are text only: hashing a nest of shared tuples could take for ever.
-        if (
-            not isinstance(target, dict)
-            or len(items) % 2
-            or not all(isinstance(key, str) for key in items[::2])
-        ):
+        if not isinstance(target, dict) or len(items) % 2 or not all(isinstance(key, str) for key in items[::2]):
             raise not_a_state_dict(self.where, "a dict whose keys are not text")
         target.update(zip(items[::2], items[1::2], strict=True))
 

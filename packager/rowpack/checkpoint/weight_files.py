@@ -90,9 +90,7 @@ def _read(path: Path, reader: WeightFileReader, problems: list[Problem]) -> dict
         problems.append(pointer)
     except OSError as error:
         reason = error.strerror or str(error)
-        problems.append(
-            Problem("checkpoint_unreadable", "the file cannot be read", where=str(path), found=reason)
-        )
+        problems.append(Problem("checkpoint_unreadable", "the file cannot be read", where=str(path), found=reason))
     return None
 
 
