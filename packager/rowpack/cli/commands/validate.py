@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rowpack.cli.arguments import add_json_option
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console, problem_lines
 from rowpack.cli.exit_codes import DONE, REFUSED
+from rowpack.cli.text_table import count_of
+from rowpack.units import format_bytes
+
+if TYPE_CHECKING:
+    from rowpack_loaders import Report
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,27 +29,31 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, console: Console) -> int:
-    """Validate each bundle; refused when one of them has an error, whatever the others have."""
+    """Validate each bundle; refused when one of them is invalid, after all were looked at."""
     from rowpack_loaders import validate
 
     exit_code = DONE
-    reports = []
     for path in arguments.bundles:
         report = validate(path, header_only=arguments.header_only)
-        reports.append((path, report))
+        if console.as_json:
+            console.json_result(report.as_json())
+        else:
+            console.result(report_text(report))
         if not report.valid:
             exit_code = REFUSED
-    for path, report in reports:
-        if console.as_json:
-            # One file gives the object itself, several one object a line, told apart by their path.
-            console.json_result({**report.as_json(), "path": str(path)})
-            continue
-        console.result(f"{path}: {'valid' if report.valid else 'invalid'}")
-        for kind, problems in (("error", report.errors), ("warning", report.warnings)):
-            for problem in problems:
-                first, *facts = problem_lines(problem)
-                console.result("\n".join([f"  {kind}: {first}", *(f"  {fact}" for fact in facts)]))
     return exit_code
+
+
+def report_text(report: Report) -> str:
+    """Return the verdict and one block for each error and warning."""
+    checked = report.checked
+    scope = f"{count_of(checked.rules, 'rule')}, {format_bytes(checked.digested_bytes)} of sections digested"
+    lines = [f"{report.path}: {'valid' if report.valid else 'INVALID'} ({scope})"]
+    for kind, problems in (("error", report.errors), ("warning", report.warnings)):
+        for problem in problems:
+            first, *facts = problem_lines(problem)
+            lines += [f"  {kind}: {first}", *(f"  {fact}" for fact in facts)]
+    return "\n".join(lines)
 
 
 COMMAND = Command(
