@@ -117,9 +117,7 @@ def test_json_of_an_unknown_capacity_has_nulls() -> None:
     ("byte_count", "source"),
     [(None, CapacitySource.DEVICE), (1, CapacitySource.UNKNOWN), (0, CapacitySource.DEVICE)],
 )
-def test_a_capacity_is_known_exactly_when_it_has_a_source(
-    byte_count: int | None, source: CapacitySource
-) -> None:
+def test_a_capacity_is_known_exactly_when_it_has_a_source(byte_count: int | None, source: CapacitySource) -> None:
     with pytest.raises(ValueError, match="capacity"):
         Capacity(byte_count, source)
 

@@ -10,9 +10,7 @@ from rowpack import host_memory
 from rowpack.host_memory import available_host_memory, process_memory, total_host_memory
 
 KIB = 1024
-MEMINFO = (
-    "MemTotal:       1000 kB\nMemFree:         500 kB\nMemAvailable:    800 kB\nHugePages_Total:       0\n"
-)
+MEMINFO = "MemTotal:       1000 kB\nMemFree:         500 kB\nMemAvailable:    800 kB\nHugePages_Total:       0\n"
 NO_LIMIT_V1 = "9223372036854771712\n"
 
 
@@ -68,8 +66,6 @@ def test_nothing_known_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_process_memory_is_read_in_bytes(tmp_path: Path) -> None:
-    status = (
-        "Name:\tpython\nVmHWM:\t     30 kB\nVmRSS:\t     25 kB\nRssAnon:\t     10 kB\nRssFile:\t     15 kB\n"
-    )
+    status = "Name:\tpython\nVmHWM:\t     30 kB\nVmRSS:\t     25 kB\nRssAnon:\t     10 kB\nRssFile:\t     15 kB\n"
     memory = process_memory(write_system(tmp_path, {"proc/self/status": status}))
     assert memory == host_memory.ProcessMemory(10 * KIB, 15 * KIB, 30 * KIB)

@@ -26,9 +26,7 @@ def write_safetensors(
     path: Path, tensors: Sequence[RandomTensor], dtype: StoredDtype, seed: int, wrote: WroteBytes
 ) -> None:
     """Write the tensors as one safetensors file with the metadata transformers asks for."""
-    header = build_header(
-        [(tensor.name, dtype, tensor.shape) for tensor in tensors], metadata={"format": "pt"}
-    )
+    header = build_header([(tensor.name, dtype, tensor.shape) for tensor in tensors], metadata={"format": "pt"})
     with path.open("xb") as file:
         file.write(header)
         for tensor in tensors:
@@ -37,9 +35,7 @@ def write_safetensors(
                 wrote(block.nbytes)
 
 
-def write_torch(
-    path: Path, tensors: Sequence[RandomTensor], dtype: StoredDtype, seed: int, wrote: WroteBytes
-) -> None:
+def write_torch(path: Path, tensors: Sequence[RandomTensor], dtype: StoredDtype, seed: int, wrote: WroteBytes) -> None:
     """Write the tensors as ``torch.save`` writes a state dict: a zip of a pickle and one entry a storage."""
     root = path.stem
     with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as archive:
