@@ -9,7 +9,9 @@ With γ the inclusive cumulative sum of the log decays and S₀ the incoming sta
 (Yang et al., arXiv:2412.06464, section 3.3; the recurrence itself is the oracle of the tests.)
 
 Only differences of γ are exponentiated, clamped to ≤ 0 and masked before exp: exp(−γ) overflows within a chunk.
-γ_N is the last element of that same sum, and the decays towards the state are the last row of the same matrix.
+Each difference γ_i − γ_j is summed by itself, over the rows between: after one row that forgets everything γ is large,
+and subtracting two large sums would leave the slow decays that follow with an error of 1e-4. One cumulative sum over a
+matrix gives them all, and the decays towards the state are the last row of the same matrix.
 """
 
 from __future__ import annotations
@@ -105,12 +107,18 @@ class DeltaRuleChunk:
         """Emit exp(γ_i − γ_j) for j ≤ i, zero elsewhere, and exp(γ_i) as a column."""
         rows = self._rows
         column = self._column(emitter, decay, heads, group, "log_decay")
-        axis = emitter.constant("int64.axis_2", np.array(2, np.int64))
-        total = emitter.op("CumSum", [column, axis], "log_decay_sum")
-        total_row = emitter.reshape(total, [heads, group, 1, rows], "log_decay_sum_row")
-        difference = emitter.op("Sub", [total, total_row], "log_decay_between")
-        ceiling = np.where(np.tri(rows, dtype=bool), np.float32(0.0), np.float32(ABOVE_DIAGONAL))
-        bounded = emitter.op(
-            "Min", [difference, emitter.constant(f"causal_ceiling_{rows}", ceiling)], "log_decay_bounded"
+        # Column 0 sums from the incoming state on, column 1 + j from row j on: g_k counts where k > j.
+        counted = np.concatenate([np.ones((rows, 1)), np.tri(rows, k=-1)], axis=1).astype(np.float32)
+        terms = emitter.op(
+            "Mul", [column, emitter.constant(f"decay_terms_{rows}", counted)], "log_decay_terms"
         )
-        return emitter.op("Exp", [bounded], "decay_matrix"), emitter.op("Exp", [total], "decay_from_start")
+        axis = emitter.constant("int64.axis_2", np.array(2, np.int64))
+        total = emitter.op("CumSum", [terms, axis], "log_decay_between")
+        ceiling = np.where(np.tri(rows, rows + 1, k=1) > 0, np.float32(0.0), np.float32(ABOVE_DIAGONAL))
+        bounded = emitter.op(
+            "Min", [total, emitter.constant(f"causal_ceiling_{rows}", ceiling)], "log_decay_bounded"
+        )
+        growth, matrix = emitter.split(
+            emitter.op("Exp", [bounded], "decay"), [1, rows], 3, "decay_split", ["from_start", "matrix"]
+        )
+        return matrix, growth
