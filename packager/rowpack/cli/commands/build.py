@@ -58,7 +58,7 @@ def add_model_options(parser: ArgumentParser) -> None:
         "--max-sequence-length",
         type=whole_number(1),
         metavar="N",
-        help="longest sequence in tokens; default: what the checkpoint declares, within reason",
+        help="longest sequence in tokens (default: 4096, or less where the model takes less)",
     )
     parser.add_argument(
         "--prefill-rows",

@@ -30,14 +30,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace, console: Console) -> int:
     """Count the examples whose continuation is exactly the expected one."""
     from rowpack_loaders import load
-    from rowpack_loaders.evaluation import evaluate_task
+    from rowpack_loaders.evaluation import evaluate
 
     with (
         load(arguments.bundle) as decoder,
         console.progress(arguments.progress) as progress,
         progress.stage("evaluation") as stage,
     ):
-        report = evaluate_task(
+        report = evaluate(
             decoder,
             arguments.task,
             prefill=arguments.prefill,
