@@ -16,7 +16,7 @@ _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """Give the resident memory of this process: anonymous, backed by files, and the most it ever was in
+    """Give the resident memory of a process: anonymous, backed by files, and the most it ever was in
     all."""
 
     anonymous_bytes: int
@@ -53,9 +53,9 @@ def available_host_memory(root: Path = Path("/")) -> int | None:
     return min(known, default=None)
 
 
-def process_memory(root: Path = Path("/")) -> ProcessMemory | None:
-    """Return the resident memory of this process, or ``None`` where the system does not say."""
-    fields = _read_fields(root / "proc/self/status")
+def process_memory(root: Path = Path("/"), *, process_id: int | None = None) -> ProcessMemory | None:
+    """Return the resident memory of this or another process, or ``None`` where the system does not say."""
+    fields = _read_fields(root / "proc" / (str(process_id) if process_id else "self") / "status")
     try:
         return ProcessMemory(fields["RssAnon"], fields["RssFile"], fields["VmHWM"])
     except KeyError:
