@@ -52,6 +52,11 @@ class Stage:
         self.done_bytes += byte_count
         self._on_change(self)
 
+    def reach(self, done_bytes: int, total_bytes: int) -> None:
+        """Take over both byte counts from work that tells them as totals."""
+        self.total_bytes = total_bytes
+        self.advance(done_bytes - self.done_bytes)
+
     def describe(self, detail: str) -> None:
         """Replace the stage's detail, such as the tensor that is being written."""
         self.detail = detail

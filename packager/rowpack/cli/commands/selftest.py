@@ -10,7 +10,7 @@ from rowpack.cli.arguments import add_json_option
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console
 from rowpack.cli.exit_codes import DONE, REFUSED
-from rowpack.cli.text_table import format_table
+from rowpack.cli.text_table import count_of, format_table
 
 if TYPE_CHECKING:
     from rowpack_loaders.selftest import SelfTestReport
@@ -46,12 +46,13 @@ def report_text(report: SelfTestReport) -> str:
         off = f"{result.relative_logit_error:.1e}"
         verdict = "passed" if result.passed else "FAILED"
         rows.append((result.kind, str(result.prompt_tokens), result.mode, equal, off, verdict))
+    skipped = f", {count_of(report.skipped_cases, 'case')} too long for it" if report.skipped_cases else ""
     passed = sum(result.passed for result in report.results)
     return (
         f"{report.bundle} on {report.backend} {report.backend_version}, against {report.reference}, "
         f"tolerance {report.relative_tolerance:g}\n"
         f"{format_table(rows, right_aligned=(1,))}\n"
-        f"{'passed' if report.passed else 'FAILED'}: {passed} of {len(report.results)}"
+        f"{'passed' if report.passed else 'FAILED'}: {passed} of {len(report.results)}{skipped}"
     )
 
 

@@ -48,11 +48,6 @@ def run(arguments: Namespace, console: Console) -> int:
     named = not arguments.shape.endswith(".json")
     shape = arguments.shape if named else read_config(Path(arguments.shape))
     with console.progress(arguments.progress) as progress, progress.stage("random weights") as stage:
-
-        def wrote(done_bytes: int, total_bytes: int) -> None:
-            stage.total_bytes = total_bytes
-            stage.advance(done_bytes - stage.done_bytes)
-
         checkpoint = synthesize(
             shape,
             arguments.output,
@@ -63,7 +58,7 @@ def run(arguments: Namespace, console: Console) -> int:
             include_visual=arguments.with_vision,
             include_mtp=arguments.with_mtp,
             shard_bytes=arguments.shard_bytes,
-            progress=wrote,
+            progress=stage.reach,
         )
     if console.as_json:
         console.json_result({**asdict(checkpoint), "folder": str(checkpoint.folder)})

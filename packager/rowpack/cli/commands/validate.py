@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rowpack.cli.arguments import add_json_option
+from rowpack.cli.arguments import add_json_option, add_progress_option
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console, problem_lines
 from rowpack.cli.exit_codes import DONE, REFUSED
@@ -25,6 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="check header, manifest and cross-references, without reading the sections",
     )
+    add_progress_option(parser)
     add_json_option(parser)
 
 
@@ -34,7 +35,8 @@ def run(arguments: Namespace, console: Console) -> int:
 
     exit_code = DONE
     for path in arguments.bundles:
-        report = validate(path, header_only=arguments.header_only)
+        with console.progress(arguments.progress) as progress, progress.stage("validate", str(path)) as stage:
+            report = validate(path, header_only=arguments.header_only, progress=stage.reach)
         if console.as_json:
             console.json_result(report.as_json())
         else:
