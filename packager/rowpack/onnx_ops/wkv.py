@@ -6,6 +6,7 @@ With w = decay ≤ 0 and u = bonus, both ``[channels]``, and k, v ``[S, channels
 
 and the state (num, den, m), each ``[1, channels]``, moves on with m ← max(m + w, k). The state means
 num·e^m and den·e^m; ``den = 0`` means "nothing seen yet", whatever m says, so zeroed buffers start correctly.
+Distances are taken to the rounded maximum before bonus or decay is added, so what rounding it lost stays in the sums.
 """
 
 NAME = "Wkv4"
@@ -28,7 +29,8 @@ Wkv4 (k, v, decay, bonus, num, den, max) => (out, present_num, present_den, pres
         largest = Max(past, with_bonus)
         past_distance = Sub(past, largest)
         past_scale = Exp(past_distance)
-        row_distance = Sub(with_bonus, largest)
+        key_distance = Sub(key, largest)
+        row_distance = Add(key_distance, bonus)
         row_scale = Exp(row_distance)
         past_num = Mul(past_scale, a)
         row_num = Mul(row_scale, value)
@@ -38,7 +40,8 @@ Wkv4 (k, v, decay, bonus, num, den, max) => (out, present_num, present_den, pres
         out_row = Div(numerator, denominator)
         decayed = Add(past, decay)
         next_m = Max(decayed, key)
-        kept_distance = Sub(decayed, next_m)
+        past_to_next = Sub(past, next_m)
+        kept_distance = Add(past_to_next, decay)
         kept_scale = Exp(kept_distance)
         new_distance = Sub(key, next_m)
         new_scale = Exp(new_distance)
