@@ -78,7 +78,7 @@ class EvaluationReport:
         }
 
 
-def evaluate_task(
+def evaluate(
     decoder: Decoder,
     task_path: str | os.PathLike[str],
     *,

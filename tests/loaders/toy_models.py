@@ -43,6 +43,10 @@ class ToyModel:
     eos_ids: tuple[int, ...] = (0,)
 
 
+HYBRID = ToyModel()
+RECURRENT = ToyModel(attention=False)
+
+
 def toy_weights(model: ToyModel) -> dict[str, npt.NDArray[np.float32]]:
     """Return the weights; values are such that greedy choices are far from ties."""
     generator = np.random.default_rng(7)
@@ -50,6 +54,7 @@ def toy_weights(model: ToyModel) -> dict[str, npt.NDArray[np.float32]]:
         "embedding.weight": generator.normal(size=(VOCAB, HIDDEN)).astype(np.float32),
         "head.weight": generator.normal(size=(VOCAB, HIDDEN)).astype(np.float32),
     }
+    weights["head.weight"][0] *= 2  # so that id 0, a legal token like any other, wins now and then
     if model.padding_bytes:
         weights["padding.weight"] = np.ones((model.padding_bytes // 4 // HIDDEN, HIDDEN), dtype=np.float32)
     return weights
