@@ -17,6 +17,7 @@ from rowpack_loaders.manifest import MANIFEST_SECTION
 from rowpack_loaders.strict_json import parse_json_object
 
 MANIFEST_LIMIT_BYTES = 16 * 2**20
+MANIFEST_VALUES_LIMIT = 200_000
 
 
 class Bundle:
@@ -144,7 +145,7 @@ def read_manifest(container: Container) -> dict[str, object]:
             remedy="Build the bundle again from its checkpoint",
         )
     stored = container.read_section(MANIFEST_SECTION, limit_bytes=MANIFEST_LIMIT_BYTES)
-    manifest = parse_json_object(stored, where=where)
+    manifest = parse_json_object(stored, where=where, max_values=MANIFEST_VALUES_LIMIT)
     records.check_version(manifest, where)
     _check_trailer_digests(container, stored)
     return manifest

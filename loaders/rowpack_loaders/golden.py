@@ -71,7 +71,7 @@ def decode_golden(data: bytes, *, where: str = GOLDEN_SECTION, limit_bytes: int 
     Raises :class:`RowpackError` ``golden_invalid`` with the place of the first thing that is wrong, and
     ``golden_too_large``.
     """
-    value = _unpack(_decompress(data, where, limit_bytes), where)
+    value = unpack_golden(data, where=where, limit_bytes=limit_bytes)
     if not isinstance(value, dict):
         raise _invalid(where, value, "an object")
     if value.get("version") != GOLDEN_VERSION:
@@ -86,6 +86,11 @@ def decode_golden(data: bytes, *, where: str = GOLDEN_SECTION, limit_bytes: int 
         _text(producer.get("version"), f"{where}#/producer/version"),
         tuple(_case(case, f"{where}#/cases/{index}") for index, case in enumerate(cases)),
     )
+
+
+def unpack_golden(data: bytes, *, where: str = GOLDEN_SECTION, limit_bytes: int = DECODED_LIMIT_BYTES) -> object:
+    """Return the object in a section's bytes without looking at its form; errors are those of decode_golden."""
+    return _unpack(_decompress(data, where, limit_bytes), where)
 
 
 def _case_as_object(case: GoldenCase) -> dict[str, object]:

@@ -71,9 +71,7 @@ class TensorEntry:
         return self.offset_bytes + self.byte_count
 
 
-def read_header(
-    descriptor: int, *, offset_bytes: int = 0, total_bytes: int, where: str
-) -> dict[str, TensorEntry]:
+def read_header(descriptor: int, *, offset_bytes: int = 0, total_bytes: int, where: str) -> dict[str, TensorEntry]:
     """Return the tensors of the safetensors file or section that starts at ``offset_bytes`` of an open file.
 
     ``total_bytes`` is the size of the file or section and ``where`` its name in errors. Only the header is
@@ -92,9 +90,7 @@ def read_header(
     return parse_header(b"".join(pieces), total_bytes=total_bytes, where=where)
 
 
-def parse_header(
-    prefix: bytes | memoryview, *, total_bytes: int | None = None, where: str
-) -> dict[str, TensorEntry]:
+def parse_header(prefix: bytes | memoryview, *, total_bytes: int | None = None, where: str) -> dict[str, TensorEntry]:
     """Return the tensors that the header at the start of ``prefix`` names, in its order.
 
     ``prefix`` holds at least the length and the whole header; what follows is ignored. ``total_bytes`` is
@@ -209,7 +205,7 @@ def _entry(value: object, start: int, where: str) -> TensorEntry:
             "A tensor's bytes do not match its shape and dtype",
             where=where,
             found=f"{end - begin} bytes",
-            expected=f"{bits / 8:g} bytes for {dtype} {shape}",
+            expected=f"{dtype} {shape}: {-(-bits // 8)} bytes"[:200],
         )
     return TensorEntry(dtype, tuple(shape), start + begin, end - begin)
 

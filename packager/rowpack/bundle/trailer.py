@@ -5,6 +5,7 @@ JSON object (P bytes), P as u64 little-endian, magic 50 52 4F 56 01 00 00 00
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ def build_trailer(
     No time is recorded, so that two builds give one file; ``SOURCE_DATE_EPOCH`` is, where it is set.
     Raises ``provenance_too_large`` when the trailer would be longer than readers take.
     """
+    complete = {**provenance, **_source_date()}
     text = canonical_json(
         {
             "trailer_version": TRAILER_VERSION,
@@ -36,7 +38,8 @@ def build_trailer(
             "manifest_sha256": manifest_sha256,
             "content_digest": content_digest,
             "file_digest": file_digest,
-            "provenance": {**provenance, **_source_date()},
+            "provenance": complete,
+            "provenance_sha256": hashlib.sha256(canonical_json(complete)).hexdigest(),
         }
     )
     if len(text) > TRAILER_LIMIT_BYTES:

@@ -1,0 +1,87 @@
+"""Rules about runtime.json: exactly the keys that old loaders count, with the values of the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rowpack_loaders.errors import Problem
+from rowpack_loaders.manifest import MANIFEST_SECTION, SpecialToken, read_limits, read_tokens
+from rowpack_loaders.schema_data import schema_names
+from rowpack_loaders.strict_json import parse_json_object
+from rowpack_loaders.validation.schema_check import schema_problems
+from rowpack_loaders.validation.subject import Finding, Rule, Subject, Warned
+
+RUNTIME_JSON_LIMIT_BYTES = 2**20
+ABSENT_TOKEN = -1
+
+# Loaders of its time know fp16 and fp32; a bf16 engine shows them float32 inputs and outputs.
+_PRECISION_WORDS = {"bf16": "fp32"}
+
+
+def runtime_json_follows_schema(subject: Subject) -> Iterator[Finding]:
+    """The section is strict JSON with exactly the keys of its family."""
+    parsed = _parsed(subject)
+    if parsed is None:
+        return
+    schema = f"runtime.{subject.container.family}"
+    if schema not in schema_names():
+        yield Warned(
+            Problem(
+                "runtime_json_family_unknown",
+                "The keys of runtime.json are not known for this family",
+                where=_section_name(subject),
+                found=subject.container.family,
+                expected="a family with a published schema",
+            )
+        )
+        return
+    yield from schema_problems(parsed, schema, _section_name(subject))
+
+
+def runtime_json_matches_manifest(subject: Subject) -> Iterator[Finding]:
+    """What runtime.json and the manifest both say is the same."""
+    parsed = _parsed(subject)
+    if parsed is None:
+        return
+    manifest = subject.manifest_fields
+    tokens = read_tokens(subject.manifest, MANIFEST_SECTION)
+    precision = manifest.child("model").text("precision")
+    hyper_parameters = manifest.child("model").child("hyper_parameters")
+    wanted: dict[str, tuple[object, ...]] = {
+        "vocab_size": (tokens.vocab_size,),
+        "hidden_size": (hyper_parameters.integer("hidden_size"),),
+        "precision": (_PRECISION_WORDS.get(precision, precision),),
+        "max_cache_length": (read_limits(subject.manifest, MANIFEST_SECTION).max_cache_length,),
+        "decoder_engine_layout": (manifest.child("runtime_json").text("decoder_engine_layout"),),
+        "eos_token_id": tokens.eos_ids or (ABSENT_TOKEN,),
+        "bos_token_id": _token_or_absent(tokens.bos),
+        "pad_token_id": _token_or_absent(tokens.pad),
+    }
+    for key, values in wanted.items():
+        if key in parsed and parsed[key] not in values:
+            yield Problem(
+                "runtime_json_mismatch",
+                "runtime.json and the manifest contradict each other",
+                where=f"{_section_name(subject)}#/{key}",
+                found=repr(parsed[key])[:80],
+                expected=" or ".join(str(value) for value in values),
+            )
+
+
+def _section_name(subject: Subject) -> str:
+    return subject.manifest_fields.child("runtime_json").text("section")
+
+
+def _parsed(subject: Subject) -> dict[str, object] | None:
+    name = _section_name(subject)
+    if subject.section(name) is None:
+        return None  # references_are_declared has told it
+    stored = subject.container.read_section(name, limit_bytes=RUNTIME_JSON_LIMIT_BYTES)
+    return parse_json_object(stored, where=name)
+
+
+def _token_or_absent(token: SpecialToken | None) -> tuple[int]:
+    return (ABSENT_TOKEN if token is None else token.id,)
+
+
+RULES: tuple[Rule, ...] = (runtime_json_follows_schema, runtime_json_matches_manifest)
