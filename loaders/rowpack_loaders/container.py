@@ -23,6 +23,7 @@ from types import TracebackType
 
 from rowpack_loaders.container_header import Header, SectionRange, check_header
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.strict_json import parse_json_object
 
 MAGIC = bytes.fromhex("42 55 4E 44 4C 45 01 00")
@@ -144,6 +145,12 @@ class Container:
         section = self.section_range(name)
         return memoryview(self._map())[section.offset_bytes : section.end_bytes]
 
+    def mapped_section(self, name: str) -> MappedSection:
+        """Return :meth:`section_view` together with where a library finds the same bytes in the file."""
+        section = self.section_range(name)
+        view = self.section_view(name)
+        return MappedSection.of(self.path, self._open_descriptor(), section.offset_bytes, view)
+
     def section_mapping(self) -> Mapping[str, memoryview]:
         """Return a view of every section by name, all over the same mapping."""
         return {name: self.section_view(name) for name in self.sections}
@@ -157,9 +164,7 @@ class Container:
         frame = self.trailer_range()
         if frame is None:
             return None
-        return parse_json_object(
-            self.read_at(frame.offset_bytes, frame.length_bytes), where=f"{self.path}: trailer"
-        )
+        return parse_json_object(self.read_at(frame.offset_bytes, frame.length_bytes), where=f"{self.path}: trailer")
 
     def trailer_range(self) -> SectionRange | None:
         """Return the absolute range of the trailer's JSON text, or None when there is no trailer."""
@@ -314,9 +319,7 @@ def _check_magic(magic: bytes, path: Path) -> None:
 def _check_header_length(length: int, limit_bytes: int, file_size: int, path: Path) -> None:
     where = f"{path}, byte 8"
     if length == 0:
-        raise RowpackError(
-            "header_empty", "The header has no bytes", where=where, found="0", expected="at least 1"
-        )
+        raise RowpackError("header_empty", "The header has no bytes", where=where, found="0", expected="at least 1")
     if length > limit_bytes:
         raise RowpackError(
             "header_too_long",

@@ -198,7 +198,7 @@ def _load_engines(
             expected="a split bundle",
             remedy="Use layout auto, or build with --decoder-engine-layout split",
         )
-    weights = None if model.weights_section is None else bundle.section_view(model.weights_section)
+    weights = None if model.weights_section is None else bundle.container.mapped_section(model.weights_section)
 
     def load_roles(roles: Sequence[str]) -> Runtime:
         engines = {

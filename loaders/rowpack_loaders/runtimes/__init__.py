@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rowpack_loaders.buffers import SequenceSnapshot
+    from rowpack_loaders.mapped_section import MappedSection
 
     FloatArray = npt.NDArray[np.float32]
     IntArray = npt.NDArray[np.int32]
@@ -79,14 +80,14 @@ def load_runtime(
     backend: str,
     model: ModelDescription,
     engines: Mapping[str, bytes],
-    weights: memoryview | None,
+    weights: MappedSection | None,
     *,
     device: str | None = None,
     thread_count: int | None = None,
 ) -> Runtime:
     """Load ``engines`` (role → engine bytes) with the runtime for ``backend``.
 
-    ``weights`` is a view of the weight section that stays mapped as long as the runtime lives. Raises
+    ``weights`` is the weight section, which stays mapped as long as the runtime lives. Raises
     :class:`RowpackError` ``runtime_unknown`` or ``runtime_not_installed``, and what the runtime raises.
     """
     if backend not in RUNTIMES:

@@ -8,9 +8,7 @@ every matrix, so it is off.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -19,14 +17,23 @@ from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.host import usable_core_count
 from rowpack_loaders.manifest import EngineRecord, TensorRecord
+from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
+from rowpack_loaders.onnx_wire import relocate_external_data
 from rowpack_loaders.runtimes.ort_sequence import OrtSequence
 from rowpack_loaders.weights import WeightView, view_weights
 
 if TYPE_CHECKING:
     from rowpack_loaders.runtimes import SequenceState
 
-WEIGHTS_LOCATION = "weights.safetensors"
+SHARED_WEIGHT_BYTES = 2**18
+"""Weights from this size on are handed over by name; smaller ones are read by the runtime from the same file.
+
+Only matrices are that large. The runtime may reshape a small initializer while it optimises (a bias whose addition is
+moved past a transpose, say), and a value given under the old name would then have the wrong shape; matrices are
+operands of products, which it leaves as they are.
+"""
+
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 _FATAL_ONLY = 4  # what goes wrong is raised as an exception; a library does not write to stderr
 
@@ -52,7 +59,7 @@ class OrtRuntime:
         self,
         model: ModelDescription,
         engines: Mapping[str, bytes],
-        weights: memoryview | None,
+        weights: MappedSection | None,
         *,
         device: str | None = None,
         thread_count: int | None = None,
@@ -69,8 +76,11 @@ class OrtRuntime:
         self.thread_count = usable_core_count() if thread_count is None else _checked(thread_count)
         self.has_prefill_engine = PREFILL in engines
         # ONNX Runtime holds addresses, not references, so the views live as long as the sessions.
-        self._weights = {} if weights is None else view_weights(weights, where=model.weights_section or "")
-        values = {name: _ort_value(view) for name, view in self._weights.items()}
+        self._section = weights
+        self._weights = {} if weights is None else view_weights(weights.view, where=model.weights_section or "")
+        values = {
+            name: _ort_value(view) for name, view in self._weights.items() if view.array.nbytes >= SHARED_WEIGHT_BYTES
+        }
         self._values = values
         self._sessions = {
             role: self._load(model.engines[role], onnx_bytes, values) for role, onnx_bytes in engines.items()
@@ -92,33 +102,42 @@ class OrtRuntime:
         options.add_session_config_entry("session.disable_prepacking", "1")
         for name, value in values.items():
             options.add_initializer(name, value)
-        # The runtime insists that the file which external data names exists, though it reads none of it; that
-        # the folder holds nothing else also keeps a hostile graph from naming other files.
-        with tempfile.TemporaryDirectory(prefix="rowpack-") as folder:
-            (Path(folder) / WEIGHTS_LOCATION).touch()
+        if self._section is not None:
+            # Optimisers read small initializers from the file that external data names, so it must be the bundle;
+            # the big ones are taken from the values above.
+            onnx_bytes = relocate_external_data(
+                onnx_bytes, self._section.path.name, self._section.offset_bytes, where=engine.section
+            )
+            folder = str(self._section.path.parent)
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-            try:
-                session = onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
-            except Exception as error:
-                if "alloc" in str(error):
-                    raise RowpackError(
-                        "engine_out_of_memory",
-                        f"There is not enough memory for the {engine.name} engine",
-                        where=engine.section,
-                        found=_first_line(error),
-                        remedy="Free memory, or load the bundle with layout single",
-                    ) from error
-                raise RowpackError(
-                    "engine_load_failed",
-                    f"ONNX Runtime {self.backend_version} cannot load the {engine.name} engine",
-                    where=engine.section,
-                    found=_first_line(error),
-                    expected="an engine for this version",
-                    remedy="Run rowpack validate on the bundle, or build it again with this version",
-                ) from error
+            self._section.check_in_place()
+        session = self._create_session(engine, onnx_bytes, options)
+        if self._section is not None:
+            self._section.check_in_place()
         _check_tensors(engine, "input", engine.inputs, session.get_inputs())
         _check_tensors(engine, "output", engine.outputs, session.get_outputs())
         return session
+
+    def _create_session(self, engine: EngineRecord, onnx_bytes: bytes, options: Any) -> Any:
+        try:
+            return onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            if "alloc" in str(error):
+                raise RowpackError(
+                    "engine_out_of_memory",
+                    f"There is not enough memory for the {engine.name} engine",
+                    where=engine.section,
+                    found=_first_line(error),
+                    remedy="Free memory, or load the bundle with layout single",
+                ) from error
+            raise RowpackError(
+                "engine_load_failed",
+                f"ONNX Runtime {self.backend_version} cannot load the {engine.name} engine",
+                where=engine.section,
+                found=_first_line(error),
+                expected="an engine for this version",
+                remedy="Run rowpack validate on the bundle, or build it again with this version",
+            ) from error
 
 
 def _ort_value(view: WeightView) -> Any:

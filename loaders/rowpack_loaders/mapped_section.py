@@ -1,0 +1,42 @@
+"""One section of a bundle as it lies in its file: a mapped view, and where a library finds the same bytes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rowpack_loaders.errors import RowpackError
+
+
+@dataclass(frozen=True)
+class MappedSection:
+    """``view`` is a read-only mapping of ``offset_bytes …`` of the file ``path``, which had ``identity`` then."""
+
+    path: Path
+    offset_bytes: int
+    view: memoryview
+    identity: tuple[int, int]
+
+    @staticmethod
+    def of(path: Path, file_descriptor: int, offset_bytes: int, view: memoryview) -> MappedSection:
+        """Describe a view of the open file ``file_descriptor``; ``path`` is resolved, so links may change later."""
+        status = os.fstat(file_descriptor)
+        return MappedSection(path.resolve(), offset_bytes, view, (status.st_dev, status.st_ino))
+
+    def check_in_place(self) -> None:
+        """Raise ``bundle_replaced`` when ``path`` no longer names the mapped file."""
+        try:
+            status = self.path.stat()
+            found = (status.st_dev, status.st_ino)
+        except FileNotFoundError:
+            found = (-1, -1)
+        if found != self.identity:
+            raise RowpackError(
+                "bundle_replaced",
+                "The bundle was replaced or removed while it was being loaded",
+                where=str(self.path),
+                found="another file" if found != (-1, -1) else "no file",
+                expected="the file that was opened",
+                remedy="Load the bundle again",
+            )

@@ -1,0 +1,363 @@
+"""The order of a build: read, export, change, decide, write, verify, publish.
+
+Each stage's insides live in their own room; here is only what follows what, and what is handed on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rowpack.bundle.manifest import (
+    RUNTIME_JSON_SECTION,
+    ManifestFacts,
+    SelfTestFacts,
+    build_manifest,
+)
+from rowpack.bundle.writer import BundleWriter
+from rowpack.checkpoint import Checkpoint, InputFile, open_checkpoint
+from rowpack.engines import find_backend
+from rowpack.engines.backend import DECODE_ROWS, Backend, BuiltEngine, prefill_rows_profile
+from rowpack.engines.io_contract import DECODE, PREFILL, check_contract
+from rowpack.families.declaration import RuntimeFacts
+from rowpack.gate import LayoutDecision, RequestedLayout, decide_layout
+from rowpack.model_preparation import BuildRequest, PreparedModel, prepare_model
+from rowpack.progress import FinishedStage, Progress, Stage
+from rowpack.weights import WEIGHTS_SECTION, stream_weights
+from rowpack_loaders.digests import canonical_json
+from rowpack_loaders.errors import Problem
+from rowpack_loaders.golden import GOLDEN_SECTION, GoldenVectors, encode_golden
+from rowpack_loaders.version import __version__
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["BuildReport", "BuildRequest", "build", "export_onnx"]
+
+_UNKNOWN_DIGEST = "0" * 64
+_HASH_PIECE_BYTES = 4 * 2**20
+_SECTION_ENTRY_BYTES = 512
+"""More than one section's entry in the manifest can take; the reserve is counted with it."""
+
+Piece = TypeVar("Piece", bytes, memoryview, "bytes | memoryview")
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What a build made: the file, its digests, the decision, and how long each stage took."""
+
+    path: Path
+    file_bytes: int
+    decoder_engine_layout: str
+    layout_decision: dict[str, Any]
+    content_digest: str
+    file_digest: str
+    worst_relative_error: dict[str, float]
+    stages: tuple[FinishedStage, ...]
+    warnings: tuple[Problem, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that ``rowpack build --json`` prints."""
+        return {
+            "path": str(self.path),
+            "file_bytes": self.file_bytes,
+            "decoder_engine_layout": self.decoder_engine_layout,
+            "layout_decision": self.layout_decision,
+            "content_digest": self.content_digest,
+            "file_digest": self.file_digest,
+            "worst_relative_error": self.worst_relative_error,
+            "stages": [stage.as_json() for stage in self.stages],
+            "warnings": [warning.as_json() for warning in self.warnings],
+        }
+
+
+def build(request: BuildRequest, progress: Progress | None = None) -> BuildReport:
+    """Build one bundle; it appears at ``request.output`` whole and verified, or not at all.
+
+    Raises RowpackError for everything the request, the checkpoint or the machine can do wrong.
+    """
+    progress = progress or Progress()
+    backend = find_backend(request.backend)
+    backend.check_precision(request.precision)
+    with progress.stage("checkpoint", str(request.checkpoint)):
+        checkpoint = open_checkpoint(request.checkpoint, allow_missing_tokenizer=request.allow_missing_tokenizer)
+    with checkpoint, ThreadPoolExecutor(1, thread_name_prefix="input-sha256") as hasher:
+        prepared = prepare_model(checkpoint, request)
+        for problem in (*checkpoint.warnings, *prepared.model.warnings):
+            progress.warning(problem)
+        decision = _decide(request, prepared, backend)
+        # Opened before the long stages, so that an output that cannot be written is reported at once.
+        with BundleWriter(
+            request.output,
+            family=prepared.model.family,
+            backend=backend.name,
+            manifest_reserve_bytes=_manifest_reserve(request, checkpoint, prepared, decision, backend),
+        ) as writer:
+            digests = hasher.submit(_hash_inputs, checkpoint.input_files)
+            return _build_into(writer, request, checkpoint, prepared, decision, backend, digests, progress)
+
+
+def export_onnx(request: BuildRequest, output_folder: Path, progress: Progress | None = None) -> list[Path]:
+    """Write exported, decode and prefill graphs and the weights they share into a new or empty folder.
+
+    Every precision can be written, whatever runs here. Returns the paths; existing files are replaced whole.
+    """
+    from rowpack.graph.model import serialize
+    from rowpack.onnx_folder import write_files
+
+    progress = progress or Progress()
+    with progress.stage("checkpoint", str(request.checkpoint)):
+        checkpoint = open_checkpoint(request.checkpoint, allow_missing_tokenizer=True)
+    with checkpoint:
+        prepared = prepare_model(checkpoint, request)
+        exported, engines = _graphs(prepared, request.prefill_rows, split=True, progress=progress)
+        graphs = {"exported.onnx": exported, **{f"{role}.onnx": graph for role, graph in engines.items()}}
+        with progress.stage("weights", total_bytes=prepared.plan.section_bytes) as stage:
+            return write_files(
+                output_folder,
+                {
+                    WEIGHTS_SECTION: _counted(stream_weights(prepared.plan, checkpoint), stage),
+                    **{name: [serialize(graph)] for name, graph in graphs.items()},
+                },
+            )
+
+
+def _build_into(
+    writer: BundleWriter,
+    request: BuildRequest,
+    checkpoint: Checkpoint,
+    prepared: PreparedModel,
+    decision: LayoutDecision,
+    backend: Backend,
+    digests: Future[list[dict[str, object]]],
+    progress: Progress,
+) -> BuildReport:
+    """Write every section, verify on the unpublished file, and publish."""
+    from rowpack.graph.model import serialize
+
+    split = decision.layout == "split"
+    exported, graphs = _graphs(prepared, request.prefill_rows, split=split, progress=progress)
+    with progress.stage("engines", f"{backend.name}, {' and '.join(graphs)}"):
+        engines = _build_engines(backend, prepared, graphs, request.prefill_rows)
+    _add_small_sections(writer, request, checkpoint, prepared)
+    for engine in engines:
+        writer.add_section(engine.section, engine.payload, media_type=engine.media_type)
+    with progress.stage("weights", f"{request.precision}", prepared.plan.section_bytes) as stage:
+        writer.add_section(
+            WEIGHTS_SECTION,
+            _counted(stream_weights(prepared.plan, checkpoint), stage),
+            media_type="application/x-safetensors",
+            length_bytes=prepared.plan.section_bytes,
+        )
+    with progress.stage("inputs", "waiting for the digests of the checkpoint's files"):
+        inputs = digests.result()
+    facts = _manifest_facts(request, checkpoint, prepared, decision, backend, engines, inputs)
+    worst_error: dict[str, float] = {}
+    if request.verify:
+        facts, worst_error = _verify(writer, facts, serialize(exported), progress)
+    with progress.stage("publish", str(request.output)):
+        finished = writer.finish(build_manifest(facts), _provenance(request, backend, engines, inputs))
+    return BuildReport(
+        path=finished.path,
+        file_bytes=finished.file_size,
+        decoder_engine_layout=decision.layout,
+        layout_decision=dict(decision.as_json()),
+        content_digest=finished.content_digest,
+        file_digest=finished.file_digest,
+        worst_relative_error=worst_error,
+        stages=tuple(progress.finished_stages),
+        warnings=tuple(progress.warnings),
+    )
+
+
+def _graphs(
+    prepared: PreparedModel, prefill_rows: int, *, split: bool, progress: Progress
+) -> tuple[onnx.ModelProto, dict[str, onnx.ModelProto]]:
+    """Return the exported graph and the engines' graphs by role."""
+    with progress.stage("export", f"{prepared.model.family}, {len(prepared.plan.tensors)} tensors"):
+        from rowpack.export import export_graph
+
+        exported = export_graph(prepared.model, prepared.plan, prepared.precision)
+    with progress.stage("surgery", "decode and prefill" if split else "decode"):
+        from rowpack.surgery import decode_model, prefill_model
+
+        graphs = {DECODE: decode_model(exported)}
+        if split:
+            graphs[PREFILL] = prefill_model(exported, prefill_rows)
+    return exported, graphs
+
+
+def _build_engines(
+    backend: Backend, prepared: PreparedModel, graphs: Mapping[str, onnx.ModelProto], prefill_rows: int
+) -> list[BuiltEngine]:
+    """Build each engine after its graph's inputs and outputs were checked against the contract."""
+    profiles = {DECODE: DECODE_ROWS, PREFILL: prefill_rows_profile(prefill_rows)}
+    return [
+        backend.build_engine(
+            role,
+            graph,
+            check_contract(graph, prepared.model, role),
+            profiles[role],
+            prepared.plan.tensor_bytes,
+        )
+        for role, graph in graphs.items()
+    ]
+
+
+def _decide(request: BuildRequest, prepared: PreparedModel, backend: Backend) -> LayoutDecision:
+    requested: RequestedLayout = request.decoder_engine_layout
+    return decide_layout(
+        requested,
+        copies=backend.weight_copies,
+        weight_bytes=prepared.plan.tensor_bytes,
+        state_bytes=prepared.model.state_bytes,
+        key_value_bytes_per_token=prepared.model.key_value_bytes_per_token,
+        capacity=backend.capacity(request.target_memory_bytes),
+        veto=backend.split_veto(),
+    )
+
+
+def _add_small_sections(
+    writer: BundleWriter, request: BuildRequest, checkpoint: Checkpoint, prepared: PreparedModel
+) -> None:
+    """Write runtime.json and the tokenizer's files, verbatim."""
+    facts = RuntimeFacts(
+        bos_token_id=prepared.tokens.first("bos"),
+        eos_token_id=prepared.tokens.first("eos"),
+        pad_token_id=prepared.tokens.first("pad"),
+        # Loaders of 2026 know two words; a bfloat16 engine has float32 inputs and outputs but for its caches.
+        precision="fp16" if request.precision == "fp16" else "fp32",
+        max_cache_length=prepared.max_cache_length,
+        decoder_engine_layout=request.runtime_json_layout,
+    )
+    runtime_json = prepared.family.runtime_json(prepared.model, facts)
+    text = json.dumps(runtime_json, ensure_ascii=False).encode("utf-8")
+    writer.add_section(RUNTIME_JSON_SECTION, text, media_type="application/json")
+    for name, path in sorted(checkpoint.tokenizer_files.items()):
+        kind = "application/json" if name.endswith(".json") else "text/plain"
+        writer.add_section(name, path.read_bytes(), media_type=kind, required=name == "tokenizer.json")
+
+
+def _verify(
+    writer: BundleWriter, facts: ManifestFacts, exported: bytes, progress: Progress
+) -> tuple[ManifestFacts, dict[str, float]]:
+    """Run the engines on the unpublished file, and add the golden vectors."""
+    from rowpack.verification import tolerance, verify_engines
+    from rowpack.verification.resident_pages import mapped_section
+
+    place = writer.section_range(WEIGHTS_SECTION)
+    with (
+        progress.stage("verify", "token loop and chunks against the exported graph") as stage,
+        mapped_section(writer.temporary_path, place.offset_bytes, place.length_bytes) as weights,
+    ):
+        result = verify_engines(
+            build_manifest(facts),
+            {engine.role: engine.payload for engine in facts.engines},
+            exported,
+            weights,
+            facts.backend,
+            lambda kind: stage.describe(f"prompt {kind!r}"),
+        )
+    vectors = GoldenVectors("rowpack exported graph", __version__, result.cases)
+    writer.add_section(
+        GOLDEN_SECTION, encode_golden(vectors), media_type="application/msgpack", encoding="zstd", required=False
+    )
+    self_test = SelfTestFacts(len(result.cases), tolerance(facts.precision))
+    return replace(facts, self_test=self_test), dict(result.worst_error)
+
+
+def _manifest_facts(
+    request: BuildRequest,
+    checkpoint: Checkpoint,
+    prepared: PreparedModel,
+    decision: LayoutDecision,
+    backend: Backend,
+    engines: Sequence[BuiltEngine],
+    inputs: Sequence[Mapping[str, object]],
+) -> ManifestFacts:
+    return ManifestFacts(
+        model_id=request.model_id or Path(os.path.abspath(request.checkpoint)).name,
+        revision=request.revision,
+        precision=request.precision,
+        model=prepared.model,
+        inputs=inputs,
+        decision=decision,
+        backend=backend.name,
+        engines=engines,
+        plan=prepared.plan,
+        max_cache_length=prepared.max_cache_length,
+        prefill_rows=request.prefill_rows,
+        tokens=prepared.tokens,
+        tokenizer_sections=list(checkpoint.tokenizer_files),
+        runtime_json_layout=request.runtime_json_layout,
+        self_test=None,
+    )
+
+
+def _manifest_reserve(
+    request: BuildRequest,
+    checkpoint: Checkpoint,
+    prepared: PreparedModel,
+    decision: LayoutDecision,
+    backend: Backend,
+) -> int:
+    """Return an upper bound of the manifest's length, from a draft without engines and section table."""
+    unhashed = [_input_record(file, _UNKNOWN_DIGEST) for file in checkpoint.input_files]
+    draft = build_manifest(_manifest_facts(request, checkpoint, prepared, decision, backend, [], unhashed))
+    # Each engine repeats every state as an input and an output; a state's own entry is longer than both together.
+    states = len(canonical_json(draft["states"]))
+    sections = len(checkpoint.tokenizer_files) + 8
+    return len(canonical_json(draft)) + 2 * states + (sections + 16) * _SECTION_ENTRY_BYTES
+
+
+def _provenance(
+    request: BuildRequest,
+    backend: Backend,
+    engines: Sequence[BuiltEngine],
+    inputs: Sequence[Mapping[str, object]],
+) -> dict[str, object]:
+    """Return what the trailer says of the build: inputs, builder, parameters; no times and no paths."""
+    return {
+        "builder": {"name": "rowpack", "version": __version__},
+        "backend": {"name": backend.name, "version": engines[0].backend_version},
+        "inputs": [dict(entry) for entry in inputs],
+        "parameters": {
+            "precision": request.precision,
+            "decoder_engine_layout": request.decoder_engine_layout,
+            "max_sequence_length": request.max_sequence_length,
+            "target_memory_bytes": request.target_memory_bytes,
+            "prefill_rows": request.prefill_rows,
+            "verify": request.verify,
+            "runtime_json_layout": request.runtime_json_layout,
+        },
+    }
+
+
+def _hash_inputs(files: Iterable[InputFile]) -> list[dict[str, object]]:
+    """Return the manifest's record of each input file; runs beside the writing of the weights."""
+    records = []
+    for file in files:
+        digest = hashlib.sha256()
+        buffer = bytearray(_HASH_PIECE_BYTES)
+        with file.path.open("rb", buffering=0) as stream:
+            while count := stream.readinto(buffer):
+                digest.update(memoryview(buffer)[:count])
+        records.append(_input_record(file, digest.hexdigest()))
+    return records
+
+
+def _input_record(file: InputFile, sha256: str) -> dict[str, object]:
+    return {"file": file.name, "length": file.byte_count, "sha256": sha256}
+
+
+def _counted(pieces: Iterable[Piece], stage: Stage) -> Iterator[Piece]:
+    """Yield ``pieces`` and tell ``stage`` how many bytes went by."""
+    for piece in pieces:
+        yield piece
+        stage.advance(len(piece))

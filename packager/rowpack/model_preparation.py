@@ -1,0 +1,121 @@
+"""From a request and an opened checkpoint to everything a build needs to know of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rowpack.checkpoint import Checkpoint, check_tensors, raise_problems
+from rowpack.families import find_family
+from rowpack.families.declaration import Family, ModelDescription
+from rowpack.gate import RequestedLayout
+from rowpack.special_tokens import SpecialTokens, read_special_tokens
+from rowpack.weights import WeightPlan, plan_weights
+from rowpack_loaders.errors import RowpackError
+
+MAX_PREFILL_ROWS = 64
+
+DEFAULT_MAX_SEQUENCE_LENGTH = 4096
+"""Cache rows of a build that names no length: checkpoints declare up to 262,144, which nobody's memory is for."""
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What is to be built from what; see ``rowpack build --help`` for each choice.
+
+    ``target_memory_bytes`` is the memory of the device the bundle is for. ``runtime_json_layout`` is the layout word
+    that loaders which predate the manifest are told. Raises RowpackError for values that cannot be.
+    """
+
+    checkpoint: Path
+    output: Path
+    backend: str = "ort"
+    precision: str = "fp32"
+    max_sequence_length: int | None = None
+    decoder_engine_layout: RequestedLayout = "auto"
+    target_memory_bytes: int | None = None
+    prefill_rows: int = MAX_PREFILL_ROWS
+    verify: bool = True
+    runtime_json_layout: str = "single"
+    allow_missing_tokenizer: bool = False
+    model_id: str | None = None
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.prefill_rows <= MAX_PREFILL_ROWS:
+            raise RowpackError(
+                "prefill_rows_range",
+                "a prefill engine cannot have this many rows",
+                where="--prefill-rows",
+                found=str(self.prefill_rows),
+                expected=f"1 to {MAX_PREFILL_ROWS}",
+                remedy=f"{MAX_PREFILL_ROWS} is the default and the fastest.",
+            )
+        if self.max_sequence_length is not None and self.max_sequence_length < 1:
+            raise RowpackError(
+                "max_sequence_length_range",
+                "a sequence cannot have this length",
+                where="--max-sequence-length",
+                found=str(self.max_sequence_length),
+                expected="at least 1",
+            )
+        for option, value, known in (
+            ("--decoder-engine-layout", self.decoder_engine_layout, ("auto", "single", "split")),
+            ("--runtime-json", self.runtime_json_layout, ("single", "split")),
+        ):
+            if value not in known:
+                raise RowpackError(
+                    "layout_unknown",
+                    "there is no such layout",
+                    where=option,
+                    found=repr(value),
+                    expected=", ".join(known),
+                )
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """The model as every later stage sees it."""
+
+    family: Family
+    model: ModelDescription
+    plan: WeightPlan
+    precision: str
+    max_cache_length: int
+    tokens: SpecialTokens
+
+
+def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedModel:
+    """Choose the family, read the hyper-parameters, and check that every tensor is there with its shape.
+
+    Raises one RowpackError with every missing, misshapen or unexpected tensor.
+    """
+    family = find_family(checkpoint.config)
+    names = list(checkpoint.tensors)
+    length = request.max_sequence_length or DEFAULT_MAX_SEQUENCE_LENGTH
+    model = family.describe(checkpoint.config, names, request.precision, length)
+    positions = model.max_position_embeddings
+    if positions is not None and length > positions:
+        if request.max_sequence_length is not None:
+            raise RowpackError(
+                "max_sequence_length_range",
+                "the model has fewer positions than the cache would have rows",
+                where="--max-sequence-length",
+                found=str(length),
+                expected=f"at most {positions}, the checkpoint's max_position_embeddings",
+            )
+        length = positions
+        model = family.describe(checkpoint.config, names, request.precision, length)
+    raise_problems(
+        check_tensors(checkpoint, model.required_tensors, ignored_prefixes=model.ignored_prefixes),
+        checkpoint.path,
+    )
+    tokens = read_special_tokens(
+        checkpoint.config,
+        family.text_config(checkpoint.config),
+        checkpoint.generation_config,
+        checkpoint.tokenizer_config,
+        checkpoint.tokenizer_files.get("tokenizer.json"),
+        model.vocab_size,
+    )
+    return PreparedModel(family, model, plan_weights(model.weights), request.precision, length, tokens)

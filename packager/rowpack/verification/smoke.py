@@ -1,0 +1,173 @@
+"""Run the engines of a bundle that is not published yet, and compare three ways to the same answer.
+
+The exported graph (mixers row by row, as defined) is the reference; the decode engine's token loop and the prefill
+engine's chunks must give its logits, and its greedy tokens wherever the reference's choice is not a near tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rowpack.verification.prompts import smoke_prompts
+from rowpack_loaders.errors import Problem, RowpackError
+from rowpack_loaders.golden import GoldenCase
+from rowpack_loaders.mapped_section import MappedSection
+from rowpack_loaders.model_description import describe_model
+from rowpack_loaders.runtimes import load_runtime
+from rowpack_loaders.session import PrefillMode, Session
+
+if TYPE_CHECKING:
+    from rowpack_loaders.runtimes import Runtime
+
+GREEDY_TOKENS = 8
+TOP_LOGITS = 5
+
+_TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
+
+
+def tolerance(precision: str) -> float:
+    """Return how far a logit may be off, relative to the row's largest magnitude, for one precision.
+
+    fp32 is the project's bar for whole models; the half precisions carry their own rounding (2^-11, 2^-8) through
+    every layer, and differently in each order of the sums.
+    """
+    return _TOLERANCES[precision]
+
+
+@dataclass(frozen=True)
+class SmokeResult:
+    """What the smoke run found: the golden cases, and the largest relative logit difference a way."""
+
+    cases: tuple[GoldenCase, ...]
+    worst_error: Mapping[str, float]
+
+
+def verify_engines(
+    manifest: dict[str, object],
+    engines: Mapping[str, bytes],
+    exported: bytes,
+    weights: MappedSection,
+    backend: str,
+    on_case: Callable[[str], None] = lambda kind: None,
+) -> SmokeResult:
+    """Compare token loop and chunks with the exported graph on the smoke prompts.
+
+    ``manifest`` is the draft with everything a runtime reads; ``engines`` maps roles to engine bytes. Raises
+    RowpackError ``verification_failed`` with every difference found.
+    """
+    model = describe_model(manifest)
+    limit = tolerance(model.precision)
+    # The exported graph has the same inputs and outputs with a free row count, so it can stand in for both engines.
+    reference = Session(model, load_runtime(backend, model, dict.fromkeys(engines, exported), weights))
+    runtime: Runtime = load_runtime(backend, model, engines, weights)
+    ways: list[PrefillMode] = ["token-loop", "chunked"] if runtime.has_prefill_engine else ["token-loop"]
+    cases: list[GoldenCase] = []
+    problems: list[Problem] = []
+    worst = {str(way): 0.0 for way in ways}
+    for kind, prompt in smoke_prompts(model.vocab_size, model.limits.prefill_rows):
+        if model.bounded_rows is not None and len(prompt) + GREEDY_TOKENS > model.bounded_rows:
+            continue
+        on_case(kind)
+        case, logits = _reference_case(reference, kind, prompt, limit)
+        cases.append(case)
+        for way in ways:
+            session = Session(model, runtime)
+            found = session.prefill(prompt, mode=way)
+            error = _relative_error(found, logits)
+            worst[way] = max(worst[way], error)
+            if not error <= limit:
+                problems.append(_logits_problem(kind, way, len(prompt), error, limit))
+                continue
+            problems.extend(_token_problems(session, found, case, way, limit))
+    if problems:
+        raise RowpackError.from_problems(
+            "verification_failed",
+            "the engines do not compute what the exported model computes; nothing was published",
+            problems,
+        )
+    return SmokeResult(tuple(cases), worst)
+
+
+def _reference_case(
+    session: Session, kind: str, prompt: tuple[int, ...], limit: float
+) -> tuple[GoldenCase, npt.NDArray[np.float32]]:
+    """Run one prompt and greedy tokens on the exported graph; return the case and the prompt's last-row logits.
+
+    The tokens end before the first near tie, which rounding may decide either way on another machine.
+    """
+    logits = session.prefill(prompt).copy()
+    _require_finite(kind, logits)
+    top = np.argsort(-logits, kind="stable")[:TOP_LOGITS]
+    greedy: list[int] = []
+    smallest_gap = float("inf")
+    row = logits
+    while len(greedy) < GREEDY_TOKENS:
+        second, first = np.partition(row, -2)[-2:]
+        gap = float(first - second)
+        if greedy and gap <= 2 * limit * _scale(row):
+            break
+        smallest_gap = min(smallest_gap, gap)
+        greedy.append(int(np.argmax(row)))
+        row = session.step(greedy[-1])
+    top_logits = tuple((int(index), round(float(logits[index]), 5)) for index in top)
+    return GoldenCase(kind, prompt, tuple(greedy), top_logits, round(smallest_gap, 5)), logits
+
+
+def _token_problems(
+    session: Session, logits: npt.NDArray[np.float32], case: GoldenCase, way: str, limit: float
+) -> list[Problem]:
+    """Feed the reference's tokens and report the first step that would have chosen another one."""
+    row = logits
+    for index, expected in enumerate(case.greedy_ids):
+        chosen = int(np.argmax(row))
+        near_tie = float(row[chosen] - row[expected]) <= 2 * limit * _scale(row)
+        if chosen != expected and not near_tie:
+            return [
+                Problem(
+                    "verification_failed",
+                    f"a greedy token differs ({way})",
+                    f"prompt {case.kind!r}, new token {index}",
+                    f"token {chosen}",
+                    f"token {expected}",
+                    "Build again; if it fails again, please report it with the checkpoint's name.",
+                )
+            ]
+        row = session.step(expected)
+    return []
+
+
+def _relative_error(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
+    """Return the largest difference over the largest expected magnitude; NaN where anything is not finite."""
+    return float(np.abs(found.astype(np.float64) - expected).max() / _scale(expected))
+
+
+def _scale(logits: npt.NDArray[np.float32]) -> float:
+    return max(float(np.abs(logits).max()), 1e-30)
+
+
+def _require_finite(kind: str, logits: npt.NDArray[Any]) -> None:
+    if not np.isfinite(logits).all():
+        raise RowpackError(
+            "verification_not_finite",
+            "the exported model gives logits that are not finite; nothing was published",
+            where=f"prompt {kind!r}",
+            found="NaN or infinity",
+            expected="finite logits",
+            remedy="In fp16 a model can leave the range: build with --precision fp32.",
+        )
+
+
+def _logits_problem(kind: str, way: str, rows: int, error: float, limit: float) -> Problem:
+    return Problem(
+        "verification_failed",
+        f"the last row's logits differ ({way})",
+        f"prompt {kind!r} of {rows} rows",
+        f"relative difference {error:.3g}",
+        f"at most {limit:.3g}",
+        "Build again; if it fails again, please report it with the checkpoint's name.",
+    )
