@@ -187,9 +187,7 @@ def _read_engine(name: str, fields: Fields) -> EngineRecord:
         section=fields.text("section"),
         backend=fields.text("backend"),
         backend_version=fields.text("backend_version"),
-        rows=RowRange(
-            rows.integer("min", minimum=1), rows.integer("opt", minimum=1), rows.integer("max", minimum=1)
-        ),
+        rows=RowRange(rows.integer("min", minimum=1), rows.integer("opt", minimum=1), rows.integer("max", minimum=1)),
         inputs=tuple(_read_tensor(tensor) for tensor in fields.children("inputs")),
         outputs=tuple(_read_tensor(tensor) for tensor in fields.children("outputs")),
     )

@@ -214,9 +214,7 @@ class BundleWriter:
         self._file.write(memoryview(preamble), 0)
         self._file.write(memoryview(trailer), end)
         self._file.publish()
-        return FinishedBundle(
-            self._file.target, end + len(trailer), str(complete["content_digest"]), whole_digest
-        )
+        return FinishedBundle(self._file.target, end + len(trailer), str(complete["content_digest"]), whole_digest)
 
     def _preamble(self, places: Mapping[str, SectionRange]) -> bytes:
         offsets = {
