@@ -41,7 +41,12 @@ class ExternalData:
 def external_data(model: bytes, *, where: str) -> list[ExternalData]:
     """Return the external references of the main graph's initializers; raise ``onnx_malformed`` for broken bytes."""
     references: list[ExternalData] = []
-    _rewrite_initializers(model, where, lambda reference: references.append(reference) or reference)
+
+    def note(reference: ExternalData) -> ExternalData:
+        references.append(reference)
+        return reference
+
+    _rewrite_initializers(model, where, note)
     return references
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     import onnx
 
 __all__ = ["BuildReport", "BuildRequest", "build", "export_onnx"]
+
+GENERATION_CONFIG = "generation_config.json"
 
 _UNKNOWN_DIGEST = "0" * 64
 _HASH_PIECE_BYTES = 4 * 2**20
@@ -282,7 +283,7 @@ def _manifest_facts(
     inputs: Sequence[Mapping[str, object]],
 ) -> ManifestFacts:
     return ManifestFacts(
-        model_id=request.model_id or Path(os.path.abspath(request.checkpoint)).name,
+        model_id=request.model_id or request.checkpoint.absolute().name,
         revision=request.revision,
         precision=request.precision,
         model=prepared.model,
@@ -294,7 +295,7 @@ def _manifest_facts(
         max_cache_length=prepared.max_cache_length,
         prefill_rows=request.prefill_rows,
         tokens=prepared.tokens,
-        tokenizer_sections=list(checkpoint.tokenizer_files),
+        tokenizer_sections=[name for name in checkpoint.tokenizer_files if name != GENERATION_CONFIG],
         runtime_json_layout=request.runtime_json_layout,
         self_test=None,
     )

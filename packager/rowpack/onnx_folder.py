@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ def write_files(folder: Path, files: Mapping[str, Iterable[bytes | memoryview]])
 
     Raises RowpackError as the bundle writer does; nothing half-written is left.
     """
-    os.makedirs(folder, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     opened: list[OutputFile] = []
     try:
         for name, pieces in files.items():

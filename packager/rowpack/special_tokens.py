@@ -99,7 +99,7 @@ def _added_tokens(tokenizer_json: Path) -> dict[str, int]:
     """Return text → id of a tokenizer's added and vocabulary tokens."""
     tokenizer = json.loads(tokenizer_json.read_text(encoding="utf-8"))
     vocabulary = tokenizer.get("model", {}).get("vocab", {})
-    ids = {text: token_id for text, token_id in vocabulary.items()} if isinstance(vocabulary, dict) else {}
+    ids: dict[str, int] = dict(vocabulary) if isinstance(vocabulary, dict) else {}
     for token in tokenizer.get("added_tokens", []):
         ids[token["content"]] = token["id"]
     return ids

@@ -82,7 +82,7 @@ def stream_weights(plan: WeightPlan, reader: RowReader) -> Iterator[bytes | memo
     for placed in plan.tensors:
         for source in placed.spec.sources:
             for rows in _pieces(source, reader):
-                yield memoryview(_converted(placed.spec, source, rows)).cast("B")
+                yield _converted(placed.spec, source, rows).reshape(-1).view(np.uint8).data
 
 
 def read_weights(plan: WeightPlan, reader: RowReader) -> Mapping[str, np.ndarray[Any, Any]]:

@@ -84,7 +84,7 @@ def build_manifest(facts: ManifestFacts) -> dict[str, object]:
         "tokenizer": {
             "sections": sorted(facts.tokenizer_sections),
             "chat_template_section": chat_template if chat_template in facts.tokenizer_sections else None,
-            "missing": not facts.tokenizer_sections,
+            "missing": "tokenizer.json" not in facts.tokenizer_sections,
         },
         "runtime_json": {
             "section": RUNTIME_JSON_SECTION,

@@ -9,4 +9,5 @@ import numpy as np
 
 def negative_exponential(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return −exp(x): both families store a decay as the logarithm of its magnitude."""
-    return -np.exp(values)
+    magnitude: np.ndarray[Any, Any] = np.exp(values)
+    return -magnitude

@@ -51,4 +51,4 @@ def import_graph(model: onnx.ModelProto) -> gs.Graph:
 
 def serialize(model: onnx.ModelProto) -> bytes:
     """Return the model's bytes; the same model always gives the same bytes."""
-    return model.SerializeToString(deterministic=True)
+    return bytes(model.SerializeToString(deterministic=True))

@@ -29,7 +29,7 @@ class Qwen35Family:
     """The family ``qwen3_5``."""
 
     name = "qwen3_5"
-    model_types = (NESTED_MODEL_TYPE, FLAT_MODEL_TYPE)
+    model_types: tuple[str, ...] = (NESTED_MODEL_TYPE, FLAT_MODEL_TYPE)
 
     def claims(self, config: Mapping[str, Any]) -> bool:
         """Claim by ``model_type`` alone; look-alikes under other types are not ours."""
@@ -51,7 +51,7 @@ class Qwen35Family:
         hyper = read_config(config, tensor_names)
         work = work_dtype(precision)
         architectures = config.get("architectures") or ["Qwen3_5ForCausalLM"]
-        ignored = IGNORED_PREFIXES
+        ignored: tuple[str, ...] = IGNORED_PREFIXES
         if hyper.tied:
             ignored = (*ignored, "lm_head.weight")
         return ModelDescription(

@@ -167,14 +167,18 @@ def _rotary(text: Mapping[str, Any], reader: ConfigReader) -> tuple[float, float
 def _tied(
     config: Mapping[str, Any], text: Mapping[str, Any], tensor_names: Sequence[str], reader: ConfigReader
 ) -> bool:
-    """Decide whether the LM head is the embedding, from config and tensors together."""
+    """Decide whether the LM head is the embedding, from config and tensors together.
+
+    A nested config may say it inside, outside or in both places; the outer one is what the reference obeys.
+    """
     stored_head = "lm_head.weight" in tensor_names
-    stated = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    if stated is None:
+    stated = [place["tie_word_embeddings"] for place in (config, text) if place.get("tie_word_embeddings") is not None]
+    if not stated:
         return not stored_head
-    if not isinstance(stated, bool):
-        reader.wrong("tie_word_embeddings", stated, "true or false")
-        return False
-    if not stated and not stored_head:
-        reader.wrong("tie_word_embeddings", stated, "true, since the checkpoint holds no lm_head.weight")
-    return stated
+    for value in stated:
+        if not isinstance(value, bool):
+            reader.wrong("tie_word_embeddings", value, "true or false")
+            return False
+    if not any(stated) and not stored_head:
+        reader.wrong("tie_word_embeddings", False, "true, since the checkpoint holds no lm_head.weight")
+    return bool(stated[0]) if stored_head else True

@@ -16,7 +16,7 @@ class Rwkv4Family:
     """The family ``rwkv``."""
 
     name = "rwkv"
-    model_types = (MODEL_TYPE,)
+    model_types: tuple[str, ...] = (MODEL_TYPE,)
 
     def claims(self, config: Mapping[str, Any]) -> bool:
         """Claim by ``model_type``; RWKV-5 and later have other types."""
