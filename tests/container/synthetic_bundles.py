@@ -226,7 +226,7 @@ class BundleParts:
         """Write the bundle with the real writer."""
         with BundleWriter(path, family=self.family, backend=self.backend, manifest_reserve_bytes=16384) as writer:
             for name, data in self.contents().items():
-                options = {"media_type": "application/octet-stream", "required": True}
+                options: dict[str, Any] = {"media_type": "application/octet-stream", "required": True}
                 options["encoding"] = "zstd" if name.endswith(".zst") else "raw"
                 options |= self.declared.get(name, {})
                 writer.add_section(name, data, **options)
@@ -256,7 +256,7 @@ def header_of(sections: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**header, **changes}
 
 
-def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the manifest of a written bundle in place, as somebody with a hex editor might.
 
     The new text must fit the space up to the next section; the header follows, the trailer is cut off.
