@@ -36,9 +36,7 @@ class DeltaRuleChunk:
     def __init__(self, prefill_rows: int) -> None:
         self._rows = padded_rows(prefill_rows)
 
-    def __call__(
-        self, emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]
-    ) -> list[Tensor]:
+    def __call__(self, emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
         """Emit the subgraph of one call."""
         q, k, v, decay, beta, state = inputs
         shape = DeltaRuleGeometry.of(q, state)
@@ -46,15 +44,11 @@ class DeltaRuleChunk:
         rows = self._rows
 
         memory = emitter.reshape(state, [heads, group, key, value], "state_grouped")
-        query_rows = emitter.transpose(
-            self._heads(emitter, q, heads, 1, key, "query"), [1, 2, 0, 3], "query_rows"
-        )
+        query_rows = emitter.transpose(self._heads(emitter, q, heads, 1, key, "query"), [1, 2, 0, 3], "query_rows")
         keys = self._heads(emitter, k, heads, 1, key, "key")
         key_rows = emitter.transpose(keys, [1, 2, 0, 3], "key_rows")
         key_columns = emitter.transpose(keys, [1, 2, 3, 0], "key_columns")
-        values = emitter.transpose(
-            self._heads(emitter, v, heads, group, value, "value"), [1, 2, 0, 3], "value_rows"
-        )
+        values = emitter.transpose(self._heads(emitter, v, heads, group, value, "value"), [1, 2, 0, 3], "value_rows")
         strength = self._column(emitter, beta, heads, group, "strength")
 
         decay_matrix, growth = self._decays(emitter, decay, heads, group)
@@ -66,9 +60,7 @@ class DeltaRuleChunk:
         reads = emitter.op("MatMul", [reading, memory], "state_reads")
         key_read, query_read = emitter.split(reads, [rows, rows], 2, "state_reads_split", halves)
 
-        strong = emitter.op(
-            "Mul", [emitter.op("Mul", [decay_matrix, key_key], "decayed_keys"), strength], "a"
-        )
+        strong = emitter.op("Mul", [emitter.op("Mul", [decay_matrix, key_key], "decayed_keys"), strength], "a")
         recalled = emitter.op("Mul", [growth, key_read], "recalled")
         error = emitter.op("Sub", [values, recalled], "error")
         right = emitter.op("Mul", [strength, error], "right_side")
@@ -109,15 +101,11 @@ class DeltaRuleChunk:
         column = self._column(emitter, decay, heads, group, "log_decay")
         # Column 0 sums from the incoming state on, column 1 + j from row j on: g_k counts where k > j.
         counted = np.concatenate([np.ones((rows, 1)), np.tri(rows, k=-1)], axis=1).astype(np.float32)
-        terms = emitter.op(
-            "Mul", [column, emitter.constant(f"decay_terms_{rows}", counted)], "log_decay_terms"
-        )
+        terms = emitter.op("Mul", [column, emitter.constant(f"decay_terms_{rows}", counted)], "log_decay_terms")
         axis = emitter.constant("int64.axis_2", np.array(2, np.int64))
         total = emitter.op("CumSum", [terms, axis], "log_decay_between")
         ceiling = np.where(np.tri(rows, rows + 1, k=1) > 0, np.float32(0.0), np.float32(ABOVE_DIAGONAL))
-        bounded = emitter.op(
-            "Min", [total, emitter.constant(f"causal_ceiling_{rows}", ceiling)], "log_decay_bounded"
-        )
+        bounded = emitter.op("Min", [total, emitter.constant(f"causal_ceiling_{rows}", ceiling)], "log_decay_bounded")
         growth, matrix = emitter.split(
             emitter.op("Exp", [bounded], "decay"), [1, rows], 3, "decay_split", ["from_start", "matrix"]
         )

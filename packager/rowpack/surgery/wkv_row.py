@@ -30,9 +30,7 @@ def wkv_row(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, An
     past = seen_maximum(emitter, den, maximum)
     past_scale, row_scale, _ = _common_scale(emitter, (past, None), (k, bonus), "out")
     numerator = _weighted_sum(emitter, past_scale, num, row_scale, v, "out_num")
-    denominator = emitter.op(
-        "Add", [emitter.op("Mul", [past_scale, den], "out_den_past"), row_scale], "out_den"
-    )
+    denominator = emitter.op("Add", [emitter.op("Mul", [past_scale, den], "out_den_past"), row_scale], "out_den")
     out = emitter.op("Div", [numerator, denominator], "out")
     kept_scale, new_scale, present_max = _common_scale(emitter, (past, decay), (k, None), "present")
     present_num = _weighted_sum(emitter, kept_scale, num, new_scale, v, "present_num")
@@ -42,9 +40,7 @@ def wkv_row(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, An
     return [out, present_num, present_den, present_max]
 
 
-def _common_scale(
-    emitter: Emitter, past: _Exponent, row: _Exponent, name: str
-) -> tuple[Tensor, Tensor, Tensor]:
+def _common_scale(emitter: Emitter, past: _Exponent, row: _Exponent, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """Emit (e^(past − m), e^(row − m), m) with m the larger exponent as float32 holds it.
 
     The distance to m is taken before the second summand is added: what rounding m lost is then in the scale, where
