@@ -83,12 +83,12 @@ class SequenceBuffers:
         self.capacity_rows = model.limits.max_cache_length
         allocated_rows = self.capacity_rows + (SLIDE_SLACK_ROWS if slide else 0)
         self.fixed = [
-            FixedState(state, (_empty(state, numeric_shape(state)), _empty(state, numeric_shape(state))))
+            FixedState(state, (_empty(state, state.shape), _empty(state, state.shape)))
             for state in model.states
             if state.update != APPEND_ROWS
         ]
         self.caches = [
-            RowCache(state, _empty(state, (allocated_rows, *numeric_shape(state)[1:])))
+            RowCache(state, _empty(state, (allocated_rows, *state.shape[1:])))
             for state in model.states
             if state.update == APPEND_ROWS
         ]
@@ -147,11 +147,6 @@ class SequenceBuffers:
         """The address space that the buffers take; cache rows cost memory only once they are filled."""
         fixed = sum(2 * state.pair[0].nbytes for state in self.fixed)
         return fixed + sum(cache.rows.nbytes for cache in self.caches)
-
-
-def numeric_shape(state: StateRecord) -> tuple[int, ...]:
-    """Return the shape of a state, all of whose dimensions are numbers in a described model."""
-    return tuple(size for size in state.shape if isinstance(size, int))
 
 
 def storage_value(value: float, dtype: str) -> float | int:

@@ -34,7 +34,7 @@ class ResidentBytes:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What a runtime needs to know of a bundle. Every dimension of a state's shape is a number."""
+    """What a runtime needs to know of a bundle."""
 
     model_id: str
     family: str
@@ -142,8 +142,6 @@ def _check_geometry(engine: EngineRecord, state: StateRecord, tensor: TensorReco
 def _check_caches(model: ModelDescription, where: str) -> None:
     for index, state in enumerate(model.states):
         place, capacity = f"{where}#/states/{index}/shape", model.limits.max_cache_length
-        if not all(isinstance(size, int) for size in state.shape):
-            raise _refusal(place, str(list(state.shape)), "numbers only")
         if state.update == APPEND_ROWS and (len(state.shape) != 2 or state.shape[0] != capacity):
             raise _refusal(place, str(list(state.shape)), f"[{capacity}, width], by /limits/max_cache_length")
 

@@ -7,6 +7,7 @@ so that chunked and token by token are two different computations that must agre
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from rowpack.bundle import BundleWriter
+from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.safetensors_header import build_header, parse_header
 
 HIDDEN = 8
@@ -118,6 +120,15 @@ def weights_section(model: ToyModel) -> bytes:
     weights = toy_weights(model)
     header = build_header((name, "F32", array.shape) for name, array in weights.items())
     return header + b"".join(array.tobytes() for array in weights.values())
+
+
+def write_toy_parts(folder: Path, model: ToyModel, section: bytes | None = None) -> MappedSection:
+    """Write the weights alone and return them mapped, for engines that are loaded without a bundle."""
+    path = folder / "weights.safetensors"
+    path.write_bytes(weights_section(model) if section is None else section)
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return MappedSection.of(path, file.fileno(), 0, memoryview(mapping))
 
 
 def toy_manifest(model: ToyModel) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
-from rowpack_loaders.buffers import SequenceBuffers, SequenceSnapshot, numeric_shape
+from rowpack_loaders.buffers import SequenceBuffers, SequenceSnapshot
 from rowpack_loaders.manifest import EngineRecord
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class BoundEngine:
                 element_type=_ELEMENT_TYPES[cache.record.dtype],
                 address=cache.rows.ctypes.data,
                 row_bytes=cache.rows.strides[0],
-                width=numeric_shape(cache.record)[1:],
+                width=cache.record.shape[1:],
             )
             for cache in buffers.caches
         ]
