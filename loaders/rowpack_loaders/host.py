@@ -16,6 +16,7 @@ _CGROUP_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
 _MEMORY_TABLE = Path("/proc/meminfo")
 _PROCESSOR_TABLE = Path("/proc/cpuinfo")
+_PROCESSORS = Path("/sys/devices/system/cpu")
 
 
 def usable_core_count() -> int:
@@ -55,13 +56,13 @@ def _allowed_processors() -> list[int]:
 
 
 def _physical_core(processor: int) -> tuple[str, str] | int:
-    topology = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
+    topology = _PROCESSORS / f"cpu{processor}" / "topology"
     package, core = _read_text(topology / "physical_package_id"), _read_text(topology / "core_id")
     return (package, core) if package and core else processor
 
 
-def _quota_in_cores(text: str | None = None) -> int | None:
-    quota, _, period = (_read_text(_CGROUP_CPU_QUOTA) if text is None else text).partition(" ")
+def _quota_in_cores() -> int | None:
+    quota, _, period = _read_text(_CGROUP_CPU_QUOTA).partition(" ")
     if not quota.isdigit() or not period.strip().isdigit():
         return None
     return max(1, math.ceil(int(quota) / int(period)))

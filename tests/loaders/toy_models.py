@@ -24,6 +24,7 @@ from rowpack_loaders.safetensors_header import build_header, parse_header
 HIDDEN = 8
 VOCAB = 40
 PREFILL_ROWS = 64
+PADDING_WIDTH = 8192
 START = 0.25  # a start value other than zero, so that forgetting it shows
 
 _CACHE_TYPES = {
@@ -35,7 +36,7 @@ _CACHE_TYPES = {
 
 @dataclass(frozen=True)
 class ToyModel:
-    """What to build; ``padding_bytes`` adds a weight that nothing reads much of, to make the file large."""
+    """What to build; ``padding_bytes`` adds a matrix that changes nothing, to make the file large."""
 
     attention: bool = True
     split: bool = True
@@ -58,7 +59,8 @@ def toy_weights(model: ToyModel) -> dict[str, npt.NDArray[np.float32]]:
     }
     weights["head.weight"][0] *= 2  # so that id 0, a legal token like any other, wins now and then
     if model.padding_bytes:
-        weights["padding.weight"] = np.ones((model.padding_bytes // 4 // HIDDEN, HIDDEN), dtype=np.float32)
+        rows = model.padding_bytes // 4 // PADDING_WIDTH
+        weights["padding.weight"] = np.ones((rows, PADDING_WIDTH), dtype=np.float32)
     return weights
 
 
@@ -216,10 +218,13 @@ def engine_onnx(model: ToyModel, *, rows: int | None) -> bytes:
     initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     weights = toy_weights(model)
     if "padding.weight" in weights:
-        # Read one row of it, scaled to nothing: the weight is there and used, the answer is the same.
+        # Multiplied with in whole, then scaled to nothing: the weight is used and the answer is the same.
         initializers.append(numpy_helper.from_array(np.array(0, dtype=np.float32), "nothing"))
+        initializers.append(numpy_helper.from_array(np.array([1, PADDING_WIDTH // HIDDEN]), "repeats"))
         nodes += [
-            node("Gather", ["padding.weight", "zero"], ["padding_row"]),
+            node("Unsqueeze", ["last", "zero"], ["last_row"]),
+            node("Tile", ["last_row", "repeats"], ["wide_row"]),
+            node("Gemm", ["wide_row", "padding.weight"], ["padding_row"], transB=1),
             node("ReduceSum", ["padding_row"], ["padding_sum"], keepdims=0),
             node("Mul", ["padding_sum", "nothing"], ["padding_nothing"]),
             node("Add", ["logits_plain", "padding_nothing"], ["logits"]),
