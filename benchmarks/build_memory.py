@@ -55,7 +55,7 @@ class Measurement:
 
 def main() -> int:
     """Measure every shape asked for; exit status 1 when one build held more than it may."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measure how much memory a build takes.")
     parser.add_argument("--shape", action="append", help="a published shape; may be repeated")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "fp16", "bf16"))
     parser.add_argument("--no-verify", action="store_true", help="leave out the smoke run")
@@ -81,14 +81,15 @@ def measure(shape: str, precision: str, verified: bool, scratch: Path) -> Measur
     command += ["--precision", precision, *([] if verified else ["--no-verify"])]
     print(f"{shape}: building", file=sys.stderr)
     started = time.monotonic()
-    peaks = [0, 0, 0]
+    peak_resident_bytes = peak_anonymous_bytes = peak_file_bytes = 0
     with (scratch / "report.json").open("w+") as report_file:
         with subprocess.Popen(command, stdout=report_file) as process:
             while process.poll() is None:
                 memory = process_memory(process_id=process.pid)
                 if memory is not None:
-                    seen = (memory.peak_resident_bytes, memory.anonymous_bytes, memory.file_bytes)
-                    peaks = [max(pair) for pair in zip(peaks, seen, strict=True)]
+                    peak_resident_bytes = max(peak_resident_bytes, memory.peak_resident_bytes)
+                    peak_anonymous_bytes = max(peak_anonymous_bytes, memory.anonymous_bytes)
+                    peak_file_bytes = max(peak_file_bytes, memory.file_bytes)
                 time.sleep(SAMPLE_SECONDS)
         seconds = time.monotonic() - started
         if process.returncode != 0:
@@ -96,15 +97,17 @@ def measure(shape: str, precision: str, verified: bool, scratch: Path) -> Measur
         report_file.seek(0)
         report = json.load(report_file)
     return Measurement(
-        shape,
-        precision,
-        verified,
-        written.tensor_bytes,
-        bundle.stat().st_size,
-        4 * largest_elements,
-        *peaks,
-        round(seconds, 1),
-        {stage["name"]: round(stage["elapsed_s"], 2) for stage in report["stages"]},
+        shape=shape,
+        precision=precision,
+        verified=verified,
+        checkpoint_bytes=written.tensor_bytes,
+        bundle_bytes=bundle.stat().st_size,
+        largest_tensor_bytes=4 * largest_elements,
+        peak_resident_bytes=peak_resident_bytes,
+        peak_anonymous_bytes=peak_anonymous_bytes,
+        peak_file_bytes=peak_file_bytes,
+        seconds=round(seconds, 1),
+        stage_seconds={stage["name"]: round(stage["elapsed_s"], 2) for stage in report["stages"]},
     )
 
 

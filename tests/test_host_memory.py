@@ -69,3 +69,10 @@ def test_process_memory_is_read_in_bytes(tmp_path: Path) -> None:
     status = "Name:\tpython\nVmHWM:\t     30 kB\nVmRSS:\t     25 kB\nRssAnon:\t     10 kB\nRssFile:\t     15 kB\n"
     memory = process_memory(write_system(tmp_path, {"proc/self/status": status}))
     assert memory == host_memory.ProcessMemory(10 * KIB, 15 * KIB, 30 * KIB)
+
+
+def test_another_process_is_read_by_its_number(tmp_path: Path) -> None:
+    status = "VmHWM:\t 3 kB\nRssAnon:\t 1 kB\nRssFile:\t 2 kB\n"
+    root = write_system(tmp_path, {"proc/77/status": status})
+    assert process_memory(root, process_id=77) == host_memory.ProcessMemory(1 * KIB, 2 * KIB, 3 * KIB)
+    assert process_memory(root) is None
