@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rowpack.cli import main
+from rowpack_loaders import selftest
 
 Capture = pytest.CaptureFixture[str]
 
 
+@dataclass(frozen=True)
+class Built:
+    """A bundle that the command line built, and what it printed."""
+
+    path: Path
+    out: str
+    err: str
+
+
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory, qwen_checkpoint: Path) -> Path:
-    """The split bundle of the demo checkpoint."""
+def built(tmp_path_factory: pytest.TempPathFactory, qwen_checkpoint: Path) -> Built:
+    """The split bundle of the demo checkpoint, built once for all these tests."""
     path = tmp_path_factory.mktemp("bundle") / "kjv.bundle"
-    words = ["--decoder-engine-layout", "split", "--progress", "none", "--model-id", "kjv"]
-    assert main(["build", str(qwen_checkpoint), "-o", str(path), *words]) == 0
-    return path
+    words = ["--decoder-engine-layout", "split", "--json", "--progress", "jsonl"]
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        assert main(["build", str(qwen_checkpoint), "-o", str(path), *words]) == 0
+    return Built(path, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def bundle(built: Built) -> Path:
+    """The path of that bundle."""
+    return built.path
 
 
 def run_json(words: Sequence[str | Path], capsys: Capture, exit_code: int = 0) -> dict[str, Any]:
@@ -39,23 +58,19 @@ def refusal(words: Sequence[str | Path], capsys: Capture, exit_code: int = 1) ->
     return error
 
 
-def test_build_prints_its_report_and_tells_its_stages_beside_it(
-    qwen_checkpoint: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    path = tmp_path / "kjv.bundle"
-    assert main(["build", str(qwen_checkpoint), "-o", str(path), "--json", "--progress", "jsonl"]) == 0
-    out, err = capsys.readouterr()
-    report = json.loads(out)
-    assert report["path"] == str(path)
-    assert report["file_bytes"] == path.stat().st_size
+def test_build_prints_its_report_and_tells_its_stages_beside_it(built: Built) -> None:
+    report = json.loads(built.out)
+    assert report["path"] == str(built.path)
+    assert report["file_bytes"] == built.path.stat().st_size
     assert report["content_digest"].startswith("sha256:")
-    events = [json.loads(line) for line in err.splitlines()]
+    assert report["layout_decision"]["reason"] == "requested_split_override"
+    events = [json.loads(line) for line in built.err.splitlines()]
     started = [event["stage"] for event in events if event["event"] == "start"]
     ended = [event["stage"] for event in events if event["event"] == "end"]
     assert sorted(started) == sorted(ended)
-    assert len(started) >= 4
-    weights = [event for event in events if event.get("bytes_done")]
-    assert weights, "the stage that writes weights counts bytes"
+    assert [stage["name"] for stage in report["stages"]] == ended
+    (weights,) = (event for event in events if event.get("stage") == "weights" and event["event"] == "end")
+    assert weights["bytes_done"] == weights["bytes_total"] > 17_000_000
 
 
 def test_build_says_in_words_what_it_did(qwen_checkpoint: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -150,19 +165,24 @@ def test_selftest_passes_on_this_machine(bundle: Path, capsys: Capture) -> None:
 
 
 def test_a_failed_selftest_is_refused(bundle: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rowpack_loaders import selftest
-
-    def wrong(*arguments: Any) -> selftest.SelfTestReport:
-        report = replay(*arguments)
-        first = replace(report.results[0], passed=False, tokens_equal=False, first_difference=3)
-        return replace(report, results=(first, *report.results[1:]))
-
-    replay = selftest.run_self_test
-    monkeypatch.setattr(selftest, "run_self_test", wrong)
+    wrong = selftest.SelfTestResult(
+        kind="verse",
+        prompt_tokens=20,
+        mode="chunked",
+        tokens_equal=False,
+        first_difference=3,
+        relative_logit_error=float("nan"),
+        near_tie=False,
+        passed=False,
+    )
+    report = selftest.SelfTestReport("kjv.bundle", "ort", "1", "reference", 1e-4, 1, (wrong,))
+    monkeypatch.setattr(selftest, "run_self_test", lambda decoder: report)
     assert main(["selftest", str(bundle)]) == 1
     out = capsys.readouterr().out
     assert "differ from new token 3" in out
-    assert out.splitlines()[-1].startswith("FAILED: ")
+    assert "nan" in out
+    assert out.splitlines()[-1] == "FAILED: 0 of 1, 1 case too long for it"
+    assert run_json(["selftest", bundle], capsys, 1)["results"][0]["relative_logit_error"] is None
 
 
 def test_bench_measures_both_ways(bundle: Path, capsys: Capture) -> None:
