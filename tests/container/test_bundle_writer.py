@@ -159,7 +159,7 @@ def test_arrays_stream_in_as_they_are(target: Path) -> None:
         np.array(7, np.int64),
     ]
     with writer(target) as bundle:
-        place = bundle.add_section("a", iter(arrays), media_type=OCTETS, length_bytes=32)
+        place = bundle.add_section("a", (array.data for array in arrays), media_type=OCTETS, length_bytes=32)
         # The section can be read from the temporary file at once: the smoke run maps it there.
         stored = bundle.temporary_path.read_bytes()[place.offset_bytes : place.end_bytes]
         assert stored == b"".join(array.tobytes() for array in arrays)
