@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rowpack.progress import Progress
 
-PROMPTS = ("In the beginning God created", "And it came to pass, that", "The LORD is my")
+if TYPE_CHECKING:
+    from rowpack_loaders.decoder import Decoder
+
+PROMPTS = ("Ge12:1 Now the LORD", "Mt5:3 Blessed are", "Ps23:1 The LORD is")
 MODEL_ID = "qwen3_5-kjv-4.4m"
-VERSE_TOKENS = 48
+VERSE_TOKENS = 64
 TIMED_PROMPT_TOKENS = 142
 
 
@@ -54,6 +58,12 @@ def demo_checkpoint() -> Iterator[Path]:
         yield folder
 
 
+def make_verse(decoder: Decoder, prompt: str) -> Verse:
+    """Continue ``prompt`` to the end of its line: the model was trained on one verse a line."""
+    text = decoder.generate(prompt, VERSE_TOKENS).text or ""
+    return Verse(prompt, text.split("\n")[0])
+
+
 def run_demo(output: Path, progress: Progress) -> DemoReport:
     """Build ``output`` as a split bundle, generate a few verses with it, and time its two ways to read a prompt."""
     from rowpack.build import BuildRequest, build
@@ -65,7 +75,7 @@ def run_demo(output: Path, progress: Progress) -> DemoReport:
         built = build(request, progress)
     with load(output) as decoder:
         with progress.stage("verses"):
-            verses = tuple(Verse(prompt, decoder.generate(prompt, VERSE_TOKENS).text or "") for prompt in PROMPTS)
+            verses = tuple(make_verse(decoder, prompt) for prompt in PROMPTS)
         with progress.stage("times", detail=f"{TIMED_PROMPT_TOKENS} prompt tokens"):
             figures = run_benchmark(decoder, prompt_tokens=TIMED_PROMPT_TOKENS)
     medians_ms = {figure.mode: figure.median_ms for figure in figures.prefill}

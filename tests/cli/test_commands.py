@@ -291,7 +291,7 @@ def test_the_demo_generates_and_measures(tmp_path: Path, capsys: Capture) -> Non
     path = tmp_path / "demo.bundle"
     assert main(["demo", "-o", str(path)]) == 0
     out, err = capsys.readouterr()
-    assert "In the beginning God created" in out
+    assert "Mt5:3 Blessed are" in out
     assert "times as fast" in out
     assert str(path) in out
     assert path.exists()

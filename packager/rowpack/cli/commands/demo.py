@@ -47,7 +47,7 @@ def run(arguments: Namespace, console: Console) -> int:
 
 def report_text(report: DemoReport) -> str:
     """Return the verses, the times, and what to do next with the bundle."""
-    verses = "\n\n".join(verse.prompt + verse.text for verse in report.verses)
+    verses = "\n".join(verse.prompt + verse.text for verse in report.verses)
     return f"""\
 {verses}
 
