@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import random
 import struct
 import zipfile
 from collections.abc import Callable
@@ -15,8 +16,9 @@ import pytest
 from checkpoint_files import write_json
 
 from rowpack.checkpoint import Checkpoint, open_checkpoint
+from rowpack.checkpoint.torch_archive import read_torch_file
 from rowpack.checkpoint.torch_pickle import PickledTensor, Storage, read_state_dict
-from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.errors import Problem, RowpackError
 
 TORCH_FILES = Path(__file__).parent.parent / "data" / "torch_files"
 
@@ -253,3 +255,39 @@ def test_a_local_header_that_points_past_the_file(open_torch: Callable[[bytes], 
     local_header = content.index(b"m/data/0") - 30
     content[local_header + 28 : local_header + 30] = b"\xff\xff"
     assert code_of(open_torch, bytes(content)) == "malformed_torch_file"
+
+
+def test_damaged_files_are_refused_with_a_code_or_read_and_nothing_else(tmp_path: Path) -> None:
+    whole = (TORCH_FILES / "state_dict.bin").read_bytes()
+    chance = random.Random(20)
+    path = tmp_path / "pytorch_model.bin"
+    seen = set()
+    for _ in range(400):
+        content = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            place = chance.randrange(len(content))
+            if chance.random() < 0.7:
+                content[place] = chance.randrange(256)
+            else:
+                del content[place : place + chance.randint(1, 20)]
+        path.write_bytes(content)
+        problems: list[Problem] = []
+        read_torch_file(path, problems)
+        seen.update(problem.code for problem in problems)
+    assert {"malformed_torch_file", "torch_file_truncated"} <= seen
+
+
+def test_damaged_tables_are_refused_with_a_code_or_read_and_nothing_else() -> None:
+    with zipfile.ZipFile(TORCH_FILES / "state_dict.bin") as file:
+        whole = file.read("state_dict/data.pkl")
+    chance = random.Random(21)
+    seen = set()
+    for _ in range(400):
+        content = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        try:
+            read_state_dict(bytes(content), "file")
+        except RowpackError as error:
+            seen.add(error.code)
+    assert {"malformed_pickle", "unsafe_pickle"} <= seen

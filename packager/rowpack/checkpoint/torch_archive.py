@@ -19,6 +19,8 @@ from rowpack_loaders.errors import Problem, RowpackError
 _LARGEST_PICKLE_BYTES = 64 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _ITEM_BYTES = dict(STORAGE_DTYPES.values())
+# What zipfile raises for damaged archives: its own error for some faults, whatever comes up for others.
+_ZIP_FAULTS = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, struct.error)
 
 
 def read_torch_file(path: Path, problems: list[Problem]) -> dict[str, StoredTensor]:
@@ -38,23 +40,20 @@ def read_torch_file(path: Path, problems: list[Problem]) -> dict[str, StoredTens
 def _read_archive(path: Path, file: BinaryIO, problems: list[Problem]) -> dict[str, StoredTensor]:
     is_zip_start = file.read(4) == b"PK\x03\x04"
     try:
-        archive = zipfile.ZipFile(file)
-    except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise _not_an_archive(path, is_zip_start) from error
+        archive = zipfile.ZipFile(file) if zipfile.is_zipfile(file) else None
+    except _ZIP_FAULTS as error:
+        raise _malformed(path, f"{type(error).__name__}: {error}", "a readable directory of entries") from error
+    if archive is None:
+        raise _not_an_archive(path, is_zip_start)
     entries = {entry.filename: entry for entry in archive.infolist()}
     tables = [name for name in entries if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(entries) != len(archive.infolist()) or len(tables) != 1:
         raise _malformed(path, f"{len(tables)} entries named data.pkl, {len(entries)} entries", "one data.pkl")
     prefix = tables[0].removesuffix("data.pkl")
-    table = entries[tables[0]]
-    if table.file_size > _LARGEST_PICKLE_BYTES:
-        raise _malformed(path, f"data.pkl of {table.file_size} bytes", f"at most {_LARGEST_PICKLE_BYTES} bytes")
-    _entry_offset(path, file, table)
-    try:
-        content = archive.read(table)
-        byte_order = archive.read(prefix + "byteorder") if prefix + "byteorder" in entries else b"little"
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise _malformed(path, str(error), "a data.pkl that matches its checksum") from error
+    content = _read_small(path, file, archive, entries[tables[0]])
+    byte_order = b"little"
+    if prefix + "byteorder" in entries:
+        byte_order = _read_small(path, file, archive, entries[prefix + "byteorder"])
     if byte_order != b"little":
         raise _malformed(path, f"byte order {byte_order[:16]!r}", "little-endian numbers")
     tensors = {}
@@ -67,6 +66,18 @@ def _read_archive(path: Path, file: BinaryIO, problems: list[Problem]) -> dict[s
         if stored is not None:
             tensors[name] = stored
     return tensors
+
+
+def _read_small(path: Path, file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return the bytes of an entry that is no storage, checked against their checksum."""
+    if entry.file_size > _LARGEST_PICKLE_BYTES:
+        found = f"entry {entry.filename!r} of {entry.file_size} bytes"
+        raise _malformed(path, found, f"at most {_LARGEST_PICKLE_BYTES} bytes")
+    _entry_offset(path, file, entry)
+    try:
+        return archive.read(entry)
+    except _ZIP_FAULTS as error:
+        raise _malformed(path, f"{type(error).__name__}: {error}", "entries that match their checksums") from error
 
 
 def _stored_tensor(
@@ -97,8 +108,10 @@ def _entry_offset(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> int:
     """Return where an entry's bytes start; only the entry's local header knows, and it may lie."""
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
         raise _malformed(path, f"entry {entry.filename!r} compressed or encrypted", "entries stored as they are")
-    file.seek(entry.header_offset)
-    header = file.read(_LOCAL_HEADER.size)
+    header = b""
+    if entry.header_offset >= 0:
+        file.seek(entry.header_offset)
+        header = file.read(_LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size:
         raise _malformed(path, f"entry {entry.filename!r} outside the file", "entries inside the file")
     magic, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
