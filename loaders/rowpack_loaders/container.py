@@ -17,7 +17,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -120,7 +120,8 @@ class Container:
         pieces = []
         remaining = length_bytes
         while remaining:
-            piece = os.pread(self._open_descriptor(), min(remaining, 2**30), offset_bytes)
+            with self._readable():
+                piece = os.pread(self._open_descriptor(), min(remaining, 2**30), offset_bytes)
             if not piece:
                 raise self._changed(f"{length_bytes - remaining} of {length_bytes} bytes at {offset_bytes}")
             pieces.append(piece)
@@ -131,7 +132,8 @@ class Container:
     def read_into(self, buffer: memoryview, offset_bytes: int) -> None:
         """Fill ``buffer`` from an absolute offset; for streaming through one buffer."""
         while buffer:
-            count = os.preadv(self._open_descriptor(), [buffer], offset_bytes)
+            with self._readable():
+                count = os.preadv(self._open_descriptor(), [buffer], offset_bytes)
             if not count:
                 raise self._changed(f"an end at byte {offset_bytes}")
             buffer = buffer[count:]
@@ -241,8 +243,16 @@ class Container:
     def _map(self) -> mmap.mmap:
         if self._mapping is None:
             self.check_unchanged()
-            self._mapping = mmap.mmap(self._open_descriptor(), self.file_size, access=mmap.ACCESS_READ)
+            with self._readable():
+                self._mapping = mmap.mmap(self._open_descriptor(), self.file_size, access=mmap.ACCESS_READ)
         return self._mapping
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise _not_readable(self.path, error) from error
 
     def _changed(self, found: str) -> RowpackError:
         return RowpackError(
@@ -265,12 +275,7 @@ def _open_regular_file(path: Path) -> tuple[int, os.stat_result]:
             "container_not_found", "There is no such bundle", where=str(path), expected="a bundle file"
         ) from None
     except OSError as error:
-        raise RowpackError(
-            "container_not_readable",
-            f"The bundle cannot be read: {error.strerror}",
-            where=str(path),
-            remedy="Check the permissions of the file and of the folders above it",
-        ) from error
+        raise _not_readable(path, error) from error
     except ValueError as error:  # a NUL character in the path
         raise RowpackError("container_not_found", "There is no such bundle", where=repr(str(path))) from error
     try:
@@ -280,6 +285,15 @@ def _open_regular_file(path: Path) -> tuple[int, os.stat_result]:
         os.close(descriptor)
         raise
     return descriptor, opened
+
+
+def _not_readable(path: Path, error: OSError) -> RowpackError:
+    return RowpackError(
+        "container_not_readable",
+        f"The bundle cannot be read: {error.strerror}",
+        where=str(path),
+        remedy="Check the permissions of the file and of the folders above it, and the disk",
+    )
 
 
 def _refuse_special_file(path: Path, status: os.stat_result) -> None:

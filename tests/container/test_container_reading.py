@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -290,3 +291,19 @@ def test_failed_opening_leaks_no_descriptor(path: Path) -> None:
     for _ in range(20):
         code_of(path)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("function", ["pread", "preadv"])
+def test_a_fault_of_the_disk_is_an_error_with_a_code(
+    path: Path, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, container_bytes(header_of({"a": SECTION}), b"hello"))
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with Container.open(path) as container:
+        monkeypatch.setattr(os, function, fail)
+        with pytest.raises(RowpackError, match="container_not_readable"):
+            container.read_section("a")
+            container.read_into(memoryview(bytearray(5)), container.payload_start)

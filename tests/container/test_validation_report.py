@@ -16,6 +16,7 @@ from synthetic_bundles import BundleParts, container_bytes, header_of, rewrite_m
 from rowpack_loaders.container import Container
 from rowpack_loaders.schema_data import error_codes
 from rowpack_loaders.validation import validate
+from rowpack_loaders.validation.runner import LAYERS
 from rowpack_loaders.validation.schema_check import schema_problems
 
 
@@ -234,3 +235,24 @@ def test_a_large_sparse_bundle_is_checked_by_its_header_at_once(tmp_path: Path) 
         file.truncate(16 + length + header["sections"]["weights.safetensors"]["offset"] + 20 * 2**30)
     codes = {problem.code for problem in validate(path, header_only=True).errors}
     assert codes == {"section_length_mismatch", "section_declared_missing", "section_reference_missing"}
+
+
+def test_the_layers_are_those_whose_rules_are_tried() -> None:
+    assert [layer.name for layer in LAYERS] == [
+        "file",
+        "container",
+        "padding",
+        "manifest",
+        "references",
+        "engines",
+        "states",
+        "limits",
+        "runtime_json",
+        "weights",
+        "digests",
+        "trailer",
+        "self_test",
+        "unchanged",
+    ]
+    rules = [rule.__name__ for layer in LAYERS for rule in layer.rules]
+    assert len(rules) == len(set(rules))
