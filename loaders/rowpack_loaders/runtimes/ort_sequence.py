@@ -98,6 +98,8 @@ class _CacheBinding:
     address: int
     row_bytes: int
     width: tuple[int, ...]
+    fixed_rows: int | None
+    """Rows that the engine always reads, filled or not; None when it takes the filled ones."""
 
 
 class BoundEngine:
@@ -134,9 +136,11 @@ class BoundEngine:
                 address=cache.rows.ctypes.data,
                 row_bytes=cache.rows.strides[0],
                 width=cache.record.shape[1:],
+                fixed_rows=_fixed_rows(engine, cache.record.input),
             )
             for cache in buffers.caches
         ]
+        self._fixed_rows = next((cache.fixed_rows for cache in self._caches), None)
         self._bindings = [self._bind(front, engine, logits) for front in (0, 1)]
 
     def run(self, rows: int) -> None:
@@ -180,7 +184,8 @@ class BoundEngine:
             self._bind_mask(raw, rows, filled)
         for cache in self._caches:
             address = cache.address + start * cache.row_bytes
-            raw.bind_input(cache.input, _CPU, cache.element_type, (filled, *cache.width), address)
+            read_rows = filled if cache.fixed_rows is None else cache.fixed_rows
+            raw.bind_input(cache.input, _CPU, cache.element_type, (read_rows, *cache.width), address)
             raw.bind_output(
                 cache.output,
                 _CPU,
@@ -190,11 +195,19 @@ class BoundEngine:
             )
 
     def _bind_mask(self, raw: Any, rows: int, filled: int) -> None:
-        # Row t sees every filled cache row and the new rows up to itself; a single row sees everything.
+        # Row t sees every filled cache row and the new rows up to itself; a single row sees every filled one.
+        read_rows = filled if self._fixed_rows is None else self._fixed_rows
         mask: FloatArray = self._open_mask
-        if rows > 1:
-            mask = np.zeros((rows, filled + rows), dtype=np.float32)
-            mask[:, filled:] = self._later_rows[:rows, :rows]
+        if rows > 1 or read_rows > filled:
+            mask = np.zeros((rows, read_rows + rows), dtype=np.float32)
+            mask[:, filled:read_rows] = MASKED
+            mask[:, read_rows:] = self._later_rows[:rows, :rows]
             self._chunk_mask = mask  # bound by address: it has to outlive the run
-        shape = (rows, filled + rows)
+        shape = (rows, read_rows + rows)
         raw.bind_input(self._names["attention_mask"], _CPU, _ELEMENT_TYPES["float32"], shape, mask.ctypes.data)
+
+
+def _fixed_rows(engine: EngineRecord, cache_input: str) -> int | None:
+    """Return the cache rows that an engine of one size reads in every call: its mask hides the unfilled ones."""
+    rows = engine.input(cache_input).shape[0]
+    return rows if isinstance(rows, int) else None

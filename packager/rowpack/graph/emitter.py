@@ -15,7 +15,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from rowpack.graph.dtypes import onnx_type
+from rowpack.graph.dtypes import dtype_name, onnx_type
 
 Tensor = Any  # gs.Variable or gs.Constant; graphsurgeon carries no type information
 
@@ -25,6 +25,14 @@ def static_shape(tensor: Tensor) -> list[int | str]:
     if tensor.shape is None:
         raise AssertionError(f"tensor {tensor.name!r} was emitted without a shape")
     return list(tensor.shape)
+
+
+def declared_dtype(tensor: Tensor) -> str:
+    """Return the manifest's word for the element type that ``tensor`` declares; it must declare one."""
+    if tensor.dtype is None:
+        raise AssertionError(f"tensor {tensor.name!r} was emitted without an element type")
+    # graphsurgeon keeps NumPy's type where there is one, and ONNX's number where there is none.
+    return dtype_name(tensor.dtype) if isinstance(tensor.dtype, int) else str(np.dtype(tensor.dtype).name)
 
 
 class Emitter:

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING
 
 from rowpack.graph.model import export_model, import_graph
 from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE, TOKEN_SHIFT, WKV4
+from rowpack.surgery.cache_capacity import FixCacheRows
 from rowpack.surgery.cached_attention_chunk import cached_attention_chunk
 from rowpack.surgery.cached_attention_row import cached_attention_row
 from rowpack.surgery.causal_conv import causal_conv_chunk, causal_conv_row
 from rowpack.surgery.delta_rule_chunk import DeltaRuleChunk
 from rowpack.surgery.delta_rule_row import delta_rule_row
+from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
 from rowpack.surgery.mixer_replacement import MixerReplacement
 from rowpack.surgery.projection_form import WeightOnTheLeft
 from rowpack.surgery.row_count import FixRowCount
 from rowpack.surgery.surgery_pass import SurgeryPass, check_plain, run_passes
 from rowpack.surgery.token_shift import token_shift_chunk, token_shift_row
+from rowpack.surgery.unfilled_cache_rows import IgnoreUnfilledCacheRows
 from rowpack.surgery.wkv_chunk import WkvChunk
 from rowpack.surgery.wkv_row import wkv_row
 
@@ -32,38 +35,51 @@ _WKV_NODES = 60
 _SMALL_NODES = 30
 
 
-def decode_passes() -> list[SurgeryPass]:
+def decode_passes(form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the one-row graph."""
+    before, after = _cache_passes(form)
     return [
+        *before,
         MixerReplacement(CAUSAL_CONV_STATE, causal_conv_row, _CONVOLUTION_NODES),
         MixerReplacement(GATED_DELTA_RULE, delta_rule_row, _DELTA_RULE_NODES),
         MixerReplacement(CACHED_ATTENTION, cached_attention_row, _SMALL_NODES),
         MixerReplacement(TOKEN_SHIFT, token_shift_row, _SMALL_NODES),
         MixerReplacement(WKV4, wkv_row, _WKV_NODES),
         FixRowCount(1),
+        *after,
     ]
 
 
-def prefill_passes(prefill_rows: int) -> list[SurgeryPass]:
+def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the graph for 1..``prefill_rows`` rows."""
+    before, after = _cache_passes(form)
     return [
+        *before,
         MixerReplacement(CAUSAL_CONV_STATE, causal_conv_chunk, _CONVOLUTION_NODES),
         MixerReplacement(GATED_DELTA_RULE, DeltaRuleChunk(prefill_rows), _DELTA_RULE_NODES),
         MixerReplacement(CACHED_ATTENTION, cached_attention_chunk, _SMALL_NODES),
         MixerReplacement(TOKEN_SHIFT, token_shift_chunk, _SMALL_NODES),
         MixerReplacement(WKV4, WkvChunk(prefill_rows), _WKV_NODES),
-        WeightOnTheLeft(),
+        *([WeightOnTheLeft()] if form.weight_on_the_left else []),
+        *after,
     ]
 
 
-def decode_model(exported: onnx.ModelProto) -> onnx.ModelProto:
+def decode_model(exported: onnx.ModelProto, form: GraphForm = FREE_CACHE) -> onnx.ModelProto:
     """Return the one-row model made from ``exported``."""
-    return _changed(exported, decode_passes(), "decode")
+    return _changed(exported, decode_passes(form), "decode")
 
 
-def prefill_model(exported: onnx.ModelProto, prefill_rows: int) -> onnx.ModelProto:
+def prefill_model(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm = FREE_CACHE) -> onnx.ModelProto:
     """Return the model for 1..``prefill_rows`` rows made from ``exported``."""
-    return _changed(exported, prefill_passes(prefill_rows), "prefill")
+    return _changed(exported, prefill_passes(prefill_rows, form), "prefill")
+
+
+def _cache_passes(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPass]]:
+    """Return what a cache of one size needs before the mixers are replaced, and after everything else."""
+    if form.cache_capacity_rows is None:
+        return [], []
+    return [IgnoreUnfilledCacheRows(form.cache_capacity_rows)], [FixCacheRows(form.cache_capacity_rows)]
 
 
 def _changed(exported: onnx.ModelProto, passes: list[SurgeryPass], word: str) -> onnx.ModelProto:
