@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from source_tree import ROOT
+
+from rowpack.cli.parser import make_parser
 
 DEMO = "bash scripts/demo"
 TEST = "bash scripts/test"
@@ -36,3 +42,26 @@ def test_scripts_are_executable_bash_without_syntax_errors() -> None:
         assert os.access(ROOT / name, os.X_OK), name
     for name in ("scripts/demo", "scripts/test", "scripts/lock", "scripts/environment.sh", ".ci/run"):
         subprocess.run(["bash", "-n", name], cwd=ROOT, check=True)
+
+
+def rowpack_commands(text: str) -> list[str]:
+    """Return the command lines of rowpack in the console blocks of a document."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line.removeprefix("$ rowpack ") for block in blocks for line in block.splitlines() if line[:1] == "$"]
+
+
+def test_every_command_of_the_tour_parses() -> None:
+    commands = rowpack_commands((ROOT / "README.md").read_text("utf-8"))
+    assert len(commands) >= 5
+    for command in commands:
+        make_parser().parse_args(shlex.split(command))
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (source,) = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    (tmp_path / "packager").symlink_to(ROOT / "packager")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-W", "error", "-c", source], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "kjv.bundle").exists()
