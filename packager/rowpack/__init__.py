@@ -13,16 +13,17 @@ from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.version import __version__
 
 if TYPE_CHECKING:
-    from rowpack.build import BuildReport, BuildRequest, build
+    from rowpack.build_stages import BuildReport, BuildRequest, build
 
 __all__ = ["BuildReport", "BuildRequest", "RowpackError", "__version__", "build"]
 
-_LAZY = {"BuildReport": "rowpack.build", "BuildRequest": "rowpack.build", "build": "rowpack.build"}
+# No module may be called like one of these names: importing it would put the module in the name's place.
+_LAZY = ("BuildReport", "BuildRequest", "build")
 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        return getattr(importlib.import_module("rowpack.build_stages"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -66,7 +66,7 @@ def make_verse(decoder: Decoder, prompt: str) -> Verse:
 
 def run_demo(output: Path, progress: Progress) -> DemoReport:
     """Build ``output`` as a split bundle, generate a few verses with it, and time its two ways to read a prompt."""
-    from rowpack.build import BuildRequest, build
+    from rowpack import BuildRequest, build
     from rowpack_loaders import load
     from rowpack_loaders.benchmark import run_benchmark
 

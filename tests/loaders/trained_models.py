@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rowpack.build import BuildRequest, build
+from rowpack import BuildRequest, build
 from rowpack_loaders.golden import GoldenCase
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from source_tree import PACKAGES, python_files, relative
 
-ROOMS_THAT_BUILD = ("build", "bundle", "cli", "demo", "engines", "families", "surgery", "verification")
+ROOMS_THAT_BUILD = ("build_stages", "bundle", "cli", "demo", "engines", "families", "surgery", "verification")
 
 # room of rowpack: what it may not import, as rooms of rowpack or as distributions.
 FORBIDDEN = {
@@ -23,11 +23,11 @@ FORBIDDEN = {
         "onnxruntime",
         "torch",
     ),
-    "families": ("build", "bundle", "cli", "demo", "engines", "surgery", "verification", "onnxruntime"),
+    "families": ("build_stages", "bundle", "cli", "demo", "engines", "surgery", "verification", "onnxruntime"),
     "graph": (*ROOMS_THAT_BUILD, "checkpoint", "onnx_ops", "onnxruntime"),
     "onnx_ops": (*ROOMS_THAT_BUILD, "checkpoint", "onnxruntime"),
     "surgery": (
-        "build",
+        "build_stages",
         "bundle",
         "checkpoint",
         "cli",
@@ -37,12 +37,12 @@ FORBIDDEN = {
         "verification",
         "onnxruntime",
     ),
-    "engines": ("build", "bundle", "checkpoint", "cli", "demo", "families", "verification"),
+    "engines": ("build_stages", "bundle", "checkpoint", "cli", "demo", "families", "verification"),
     "gate": (*ROOMS_THAT_BUILD, "checkpoint", "graph", "onnx_ops", "numpy", "onnx", "onnxruntime"),
-    "bundle": ("build", "cli", "demo", "families", "surgery", "verification", "onnx", "onnx_graphsurgeon"),
-    "verification": ("build", "bundle", "cli", "demo"),
-    "synthesis": ("build", "bundle", "cli", "demo", "engines", "surgery", "verification"),
-    "build": ("cli", "demo"),
+    "bundle": ("build_stages", "cli", "demo", "families", "surgery", "verification", "onnx", "onnx_graphsurgeon"),
+    "verification": ("build_stages", "bundle", "cli", "demo"),
+    "synthesis": ("build_stages", "bundle", "cli", "demo", "engines", "surgery", "verification"),
+    "build_stages": ("cli", "demo"),
     "progress": (*ROOMS_THAT_BUILD, "rich"),
     "demo": (),
 }
@@ -114,3 +114,14 @@ def test_the_table_of_rooms_is_complete() -> None:
     folder = PACKAGES["rowpack"]
     rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
     assert rooms - {"cli"} <= set(FORBIDDEN), "a new room says here what it may not import"
+
+
+def test_no_module_hides_a_public_name() -> None:
+    import rowpack
+    import rowpack_loaders
+
+    for package in (rowpack, rowpack_loaders):
+        folder = PACKAGES[package.__name__]
+        modules = {path.stem for path in folder.glob("*.py")}
+        rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
+        assert (modules | rooms).isdisjoint(package.__all__)

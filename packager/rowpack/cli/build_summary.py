@@ -10,7 +10,7 @@ from rowpack.units import format_bytes, format_seconds
 from rowpack_loaders.manifest_fields import Fields
 
 if TYPE_CHECKING:
-    from rowpack.build import BuildReport
+    from rowpack import BuildReport
 
 
 def build_summary(report: BuildReport) -> str:

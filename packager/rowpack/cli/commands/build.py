@@ -97,7 +97,7 @@ def model_options(arguments: Namespace) -> ModelOptions:
 
 def run(arguments: Namespace, console: Console) -> int:
     """Build the bundle and print its report."""
-    from rowpack.build import BuildRequest, build
+    from rowpack import BuildRequest, build
 
     with argument_errors():
         request = BuildRequest(

@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace, console: Console) -> int:
     """Write the exported, decode and prefill graphs and the weights they share."""
-    from rowpack.build import BuildRequest, export_onnx
+    from rowpack.build_stages import BuildRequest, export_onnx
 
     with argument_errors():
         request = BuildRequest(checkpoint=arguments.checkpoint, output=arguments.output, **model_options(arguments))
