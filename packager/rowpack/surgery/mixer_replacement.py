@@ -8,6 +8,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from rowpack.graph.emitter import Emitter, Tensor
+from rowpack.surgery.row_count import CACHE_ROWS, ROWS, summands
 from rowpack.surgery.surgery_pass import function_calls, surgery_error
 
 Lowering = Callable[[Emitter, Sequence[Tensor], dict[str, Any]], Sequence[Tensor]]
@@ -31,13 +32,13 @@ class MixerReplacement:
         """Every input of a call must have a declared shape: lowerings read their dimensions there."""
         for call in function_calls(graph, self._function):
             for tensor in call.inputs:
-                if tensor.shape is None:
+                if tensor.shape is None or not all(_is_known(extent) for extent in tensor.shape):
                     raise surgery_error(
                         self.name,
-                        "an input of the call has no declared shape",
+                        "an input of the call has no declared shape that a lowering can read",
                         where=call.name,
-                        found=f"{tensor.name} without a shape",
-                        expected="a shape with all widths static",
+                        found=f"{tensor.name} with shape {tensor.shape}",
+                        expected=f"numbers, and {ROWS} or {CACHE_ROWS} where rows are counted",
                     )
 
     def apply(self, graph: gs.Graph) -> None:
@@ -75,6 +76,11 @@ class MixerReplacement:
                 found=f"{len(left)} calls",
                 expected="none",
             )
+
+
+def _is_known(extent: int | str) -> bool:
+    """Tell whether ``extent`` is a number or counts rows; any other free extent is a width nobody knows."""
+    return all(word in (ROWS, CACHE_ROWS) or word.isdigit() for word in summands(extent))
 
 
 def _take_place(emitter: Emitter, old: Tensor, new: Tensor) -> None:

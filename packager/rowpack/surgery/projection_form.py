@@ -24,7 +24,7 @@ class WeightOnTheLeft:
         """Projections must be Gemm with transB and a constant weight of two dimensions."""
         for node in graph.nodes:
             if node.op == "Gemm" and (
-                node.attrs.get("transB") != 1
+                dict(node.attrs) != {"transB": 1}
                 or len(node.inputs) != 2
                 or not isinstance(node.inputs[1], gs.Constant)
             ):
@@ -33,7 +33,7 @@ class WeightOnTheLeft:
                     "a projection has another form",
                     where=node.name,
                     found=f"attributes {dict(node.attrs)}",
-                    expected="transB = 1 and a constant weight, no bias",
+                    expected="transB = 1 and nothing else, a constant weight, no bias",
                 )
 
     def apply(self, graph: gs.Graph) -> None:

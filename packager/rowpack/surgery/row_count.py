@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 from rowpack.surgery.surgery_pass import surgery_error
 
 ROWS = "rows"
+CACHE_ROWS = "cache_rows"
 
 
 class FixRowCount:
@@ -21,7 +22,7 @@ class FixRowCount:
 
     def check_before(self, graph: gs.Graph) -> None:
         """The model must still have a free row count."""
-        if not any(ROWS in _words(extent) for tensor in graph.inputs for extent in tensor.shape):
+        if not any(ROWS in summands(extent) for tensor in graph.inputs for extent in tensor.shape):
             raise surgery_error(
                 self.name,
                 "no input has a free row count",
@@ -39,7 +40,7 @@ class FixRowCount:
     def check_after(self, graph: gs.Graph) -> None:
         """No input or output may still have a free row count."""
         for tensor in (*graph.inputs, *graph.outputs):
-            if any(ROWS in _words(extent) for extent in tensor.shape):
+            if any(ROWS in summands(extent) for extent in tensor.shape):
                 raise surgery_error(
                     self.name,
                     "a shape still has a free row count",
@@ -49,11 +50,12 @@ class FixRowCount:
                 )
 
     def _fixed(self, extent: int | str) -> int | str:
-        if ROWS not in _words(extent):
+        if ROWS not in summands(extent):
             return extent
-        text = "+".join(self._rows if word == ROWS else word for word in _words(extent))
+        text = "+".join(self._rows if word == ROWS else word for word in summands(extent))
         return int(text) if text.isdigit() else text
 
 
-def _words(extent: Any) -> list[str]:
+def summands(extent: Any) -> list[str]:
+    """Return the parts of an extent: ``cache_rows+rows`` has two, a number or a single name one."""
     return str(extent).split("+")
