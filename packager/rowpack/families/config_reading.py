@@ -8,12 +8,21 @@ from typing import Any
 from rowpack_loaders.errors import Problem, RowpackError
 
 
-class ConfigReader:
-    """Typed access to one config object; problems are collected and raised together by :meth:`finish`."""
+def architecture_name(config: Mapping[str, Any], usual: str) -> str:
+    """Return the first entry of ``architectures``; ``usual`` when the key holds no list of names."""
+    names = config.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else usual
 
-    def __init__(self, config: Mapping[str, Any], where: str = "config.json") -> None:
+
+class ConfigReader:
+    """Typed access to one config object; problems are collected and raised together by :meth:`finish`.
+
+    ``where`` is the JSON pointer of the object, file name first.
+    """
+
+    def __init__(self, config: Mapping[str, Any], where: str = "config.json#") -> None:
         self._config = config
-        self._where = where
+        self.where = where
         self.problems: list[Problem] = []
 
     def positive_int(self, key: str, default: int | None = None) -> int:
@@ -67,7 +76,7 @@ class ConfigReader:
             Problem(
                 "config_value",
                 f"{key} has a value this family cannot build",
-                f"{self._where}#/{key}",
+                f"{self.where}/{key}",
                 repr(found),
                 expected,
                 "Check that the config belongs to these weights and to a supported family.",

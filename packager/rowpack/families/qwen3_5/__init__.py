@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rowpack.families.config_reading import architecture_name
 from rowpack.families.declaration import ModelDescription, RuntimeFacts
 from rowpack.families.qwen3_5.config import (
     CONV_COLUMNS,
@@ -50,13 +51,12 @@ class Qwen35Family:
         self._refuse_look_alikes(text_config(config))
         hyper = read_config(config, tensor_names)
         work = work_dtype(precision)
-        architectures = config.get("architectures") or ["Qwen3_5ForCausalLM"]
         ignored: tuple[str, ...] = IGNORED_PREFIXES
         if hyper.tied:
             ignored = (*ignored, "lm_head.weight")
         return ModelDescription(
             family=self.name,
-            architecture=str(architectures[0]),
+            architecture=architecture_name(config, "Qwen3_5ForCausalLM"),
             hyper_parameters={**asdict(hyper), "layer_types": list(hyper.layer_types)},
             vocab_size=hyper.vocab_size,
             max_position_embeddings=hyper.max_position_embeddings,

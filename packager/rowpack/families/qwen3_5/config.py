@@ -71,7 +71,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def read_config(config: Mapping[str, Any], tensor_names: Sequence[str]) -> Qwen35Config:
     """Read the hyper-parameters; raises one RowpackError that names every value that cannot be built."""
     text = text_config(config)
-    where = "config.json#/text_config" if text is not config else "config.json"
+    where = "config.json#/text_config" if text is not config else "config.json#"
     reader = ConfigReader(text, where)
     hidden_size = reader.positive_int("hidden_size")
     heads = reader.positive_int("num_attention_heads")
@@ -81,7 +81,7 @@ def read_config(config: Mapping[str, Any], tensor_names: Sequence[str]) -> Qwen3
     value_heads = reader.positive_int("linear_num_value_heads")
     layer_types = _layer_types(text, reader)
     theta, rotary_fraction = _rotary(text, reader)
-    rotary_dim = int(head_dim * rotary_fraction)
+    rotary_dim = int(head_dim * min(rotary_fraction, 2.0))
 
     reader.require(heads % kv_heads == 0, "num_key_value_heads", kv_heads, f"a divisor of {heads}")
     reader.require(
@@ -98,6 +98,7 @@ def read_config(config: Mapping[str, Any], tensor_names: Sequence[str]) -> Qwen3
     activation = text.get("hidden_act", "silu")
     reader.require(activation == "silu", "hidden_act", activation, "'silu'")
     reader.require(not text.get("attention_bias"), "attention_bias", text.get("attention_bias"), "false")
+    reader.require(reader.boolean("attn_output_gate", True), "attn_output_gate", False, "true")
 
     prefix = (
         "model.language_model."
@@ -146,6 +147,9 @@ def _layer_types(text: Mapping[str, Any], reader: ConfigReader) -> tuple[str, ..
 def _rotary(text: Mapping[str, Any], reader: ConfigReader) -> tuple[float, float]:
     """Return (theta, fraction of the head that is rotated)."""
     parameters = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    if not isinstance(parameters, Mapping):
+        reader.wrong("rope_parameters", parameters, "an object")
+        parameters = {}
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     # "mrope" is the older word for the interleaved multi-axis form; on text all axes carry the same position.
     reader.require(kind in ("default", "mrope"), "rope_parameters/rope_type", kind, "'default'")
@@ -156,7 +160,7 @@ def _rotary(text: Mapping[str, Any], reader: ConfigReader) -> tuple[float, float
                 "partial_rotary_factor", text.get("partial_rotary_factor")
             ),
         },
-        "config.json#/rope_parameters",
+        f"{reader.where}/rope_parameters",
     )
     theta = rope.positive_float("rope_theta", 1e7)
     fraction = rope.positive_float("partial_rotary_factor", 0.25)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rowpack.families.config_reading import architecture_name
 from rowpack.families.declaration import ModelDescription, RuntimeFacts
 from rowpack.families.rwkv4.config import MODEL_TYPE, Rwkv4Config, read_config
 from rowpack.families.rwkv4.tables import state_table, weight_table
@@ -35,10 +36,9 @@ class Rwkv4Family:
     ) -> ModelDescription:
         """Read the hyper-parameters and return the weight and state tables; the cache length plays no part."""
         hyper = read_config(config, tensor_names)
-        architectures = config.get("architectures") or ["RwkvForCausalLM"]
         return ModelDescription(
             family=self.name,
-            architecture=str(architectures[0]),
+            architecture=architecture_name(config, "RwkvForCausalLM"),
             hyper_parameters=asdict(hyper),
             vocab_size=hyper.vocab_size,
             max_position_embeddings=None,
