@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 
 from rowpack.families.declaration import WeightSource, WeightSpec
@@ -90,9 +91,7 @@ def read_weights(plan: WeightPlan, reader: RowReader) -> Mapping[str, np.ndarray
     tensors = {}
     for placed in plan.tensors:
         parts = [
-            _converted(placed.spec, source, rows)
-            for source in placed.spec.sources
-            for rows in _pieces(source, reader)
+            _converted(placed.spec, source, rows) for source in placed.spec.sources for rows in _pieces(source, reader)
         ]
         tensors[placed.spec.name] = np.concatenate(parts).reshape(placed.spec.shape)
     return tensors
@@ -108,31 +107,39 @@ def _pieces(source: WeightSource, reader: RowReader) -> Iterator[np.ndarray[Any,
 
 def _converted(spec: WeightSpec, source: WeightSource, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return ``rows`` transformed and in the bundle's element type, contiguous."""
-    wide = rows.astype(np.float32)
-    if not np.isfinite(wide).all():
-        bad = wide[~np.isfinite(wide)].ravel()[0]
-        raise RowpackError(
-            "weight_not_finite",
-            "a weight is not a finite number",
-            where=source.tensor,
-            found=str(bad),
-            expected="finite values",
-            remedy="The checkpoint is damaged or was saved from a diverged run; fetch it again.",
-        )
-    if spec.transform is not None:
-        wide = np.ascontiguousarray(spec.transform(wide), dtype=np.float32)
-    if spec.dtype == "float32":
-        return wide
+    # What overflows is reported below with the tensor's name.
     with np.errstate(over="ignore"):
-        narrow = wide.astype(numpy_dtype(spec.dtype))
-    if spec.dtype == "float16" and not np.isfinite(narrow).all():
-        largest = float(np.abs(wide).max())
-        raise RowpackError(
-            "weight_overflow",
-            "a weight does not fit the work precision",
-            where=source.tensor,
-            found=f"{largest:g} as its largest magnitude",
-            expected="at most 65504 in float16",
-            remedy="Build with --precision bf16 or fp32.",
-        )
-    return narrow
+        wide = rows.astype(np.float32)
+        if not np.isfinite(wide).all():
+            raise _overflow(source, rows, "float32") if np.isfinite(rows).all() else _not_finite(source, wide)
+        stored = wide
+        if spec.transform is not None:
+            stored = np.ascontiguousarray(spec.transform(wide), dtype=np.float32)
+        if spec.dtype != "float32":
+            stored = stored.astype(numpy_dtype(spec.dtype))
+    if stored is not wide and not np.isfinite(stored).all():
+        raise _overflow(source, wide, spec.dtype)
+    return stored
+
+
+def _not_finite(source: WeightSource, values: np.ndarray[Any, Any]) -> RowpackError:
+    return RowpackError(
+        "weight_not_finite",
+        "a weight is not a finite number",
+        where=source.tensor,
+        found=str(values[~np.isfinite(values)].ravel()[0]),
+        expected="finite values",
+        remedy="The checkpoint is damaged or was saved from a diverged run; fetch it again.",
+    )
+
+
+def _overflow(source: WeightSource, values: np.ndarray[Any, Any], dtype: str) -> RowpackError:
+    limit = float(ml_dtypes.finfo(numpy_dtype(dtype)).max)
+    return RowpackError(
+        "weight_overflow",
+        "a weight does not fit the type it is stored in",
+        where=source.tensor,
+        found=f"{float(np.abs(values).max()):g} as its largest magnitude",
+        expected=f"at most {limit:g} in {dtype}",
+        remedy="Build with --precision bf16 or fp32; if that does not help, the checkpoint is damaged.",
+    )

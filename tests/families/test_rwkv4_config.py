@@ -50,7 +50,11 @@ def test_null_is_as_good_as_absent() -> None:
 
 @pytest.mark.parametrize(
     ("every", "exponents", "halvings"),
-    [(6, [0] * 6 + [1] * 6, [5, 11]), (2, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5], [1, 3, 5, 7, 9, 11]), (0, [0] * 12, [])],
+    [
+        (6, [0] * 6 + [1] * 6, [5, 11]),
+        (2, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5], [1, 3, 5, 7, 9, 11]),
+        (0, [0] * 12, []),
+    ],
 )
 def test_rescaling(every: int, exponents: list[int], halvings: list[int]) -> None:
     config = Rwkv4Config(96, 48, 192, 12, 1e-5, every, False)
