@@ -20,6 +20,7 @@ from rowpack_loaders.manifest import EngineRecord, TensorRecord
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.onnx_wire import relocate_external_data
+from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denormals
 from rowpack_loaders.runtimes.ort_sequence import OrtSequence
 from rowpack_loaders.weights import WeightView, view_weights
 
@@ -99,10 +100,13 @@ class OrtRuntime:
         options.log_severity_level = _FATAL_ONLY
         options.intra_op_num_threads = self.thread_count
         options.inter_op_num_threads = 1
+        # A pattern would be kept for every cache length that is run: 25 kB a step on a small hybrid model.
+        options.enable_mem_pattern = False
         options.add_session_config_entry("session.disable_prepacking", "1")
-        # Decays make states and exponentials arbitrarily small; arithmetic on denormal numbers is many times slower
-        # and changes nothing that a float32 result could show.
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        if can_flush_denormals():
+            # For the worker threads; the calling thread, which the runtime would change for good, is switched
+            # around each call instead.
+            options.add_session_config_entry("session.set_denormal_as_zero", "1")
         for name, value in values.items():
             options.add_initializer(name, value)
         if self._section is not None:
@@ -123,7 +127,8 @@ class OrtRuntime:
 
     def _create_session(self, engine: EngineRecord, onnx_bytes: bytes, options: Any) -> Any:
         try:
-            return onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
+            with FlushedDenormals():
+                return onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             if "alloc" in str(error):
                 raise RowpackError(
