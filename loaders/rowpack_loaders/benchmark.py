@@ -18,6 +18,7 @@ import numpy as np
 from rowpack_loaders.decoder import Decoder
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.host import processor_name
+from rowpack_loaders.integers import as_integer
 from rowpack_loaders.session import Session
 from rowpack_loaders.version import __version__
 
@@ -95,7 +96,7 @@ def run_benchmark(
     ``sequence_too_long`` when the cache cannot hold the work.
     """
     for name, value in (("prompt_tokens", prompt_tokens), ("new_tokens", new_tokens), ("repeats", repeats)):
-        if value < 1:
+        if (as_integer(value) or 0) < 1:
             raise RowpackError(
                 "benchmark_argument_invalid",
                 f"The benchmark's {name} is not positive",

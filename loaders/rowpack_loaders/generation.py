@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.integers import as_integer
 from rowpack_loaders.sampling import Sampler
 from rowpack_loaders.session import PrefillMode, Session
 
@@ -106,7 +107,7 @@ def generate_tokens(
     what :meth:`Session.prefill` raises, and ``max_new_tokens_invalid``; a sequence that could not fit is
     refused before it starts.
     """
-    if isinstance(max_new_tokens, bool) or max_new_tokens < 1:
+    if (as_integer(max_new_tokens) or 0) < 1:
         raise RowpackError(
             "max_new_tokens_invalid",
             "The number of new tokens is not positive",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.integers import as_integer
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -29,11 +30,11 @@ class SamplingParameters:
     def __post_init__(self) -> None:
         if not math.isfinite(self.temperature) or self.temperature < 0:
             raise _refusal("temperature", self.temperature, "0 for greedy, or a positive number")
-        if self.top_k is not None and (isinstance(self.top_k, bool) or self.top_k < 1):
+        if self.top_k is not None and (as_integer(self.top_k) or 0) < 1:
             raise _refusal("top_k", self.top_k, "an integer from 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise _refusal("top_p", self.top_p, "above 0 and at most 1")
-        if self.seed is not None and (isinstance(self.seed, bool) or self.seed < 0):
+        if self.seed is not None and ((seed := as_integer(self.seed)) is None or seed < 0):
             raise _refusal("seed", self.seed, "an integer from 0")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.integers import as_integer
 from rowpack_loaders.model_description import ModelDescription
 from rowpack_loaders.runtimes import Runtime
 
@@ -228,11 +229,10 @@ def _checked_ids(token_ids: Sequence[int] | IntArray, vocab_size: int) -> IntArr
     return np.array(checked, dtype=np.int32)
 
 
-def _checked_id(token_id: int, vocab_size: int, index: int) -> int:
-    # numpy integers are integers as well; True, 1.0 and "1" are not.
-    integer = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
-    if integer and 0 <= token_id < vocab_size:
-        return int(token_id)
+def _checked_id(token_id: object, vocab_size: int, index: int) -> int:
+    value = token_id if type(token_id) is int else as_integer(token_id)
+    if value is not None and 0 <= value < vocab_size:
+        return value
     raise RowpackError(
         "token_id_invalid",
         "A token id is not in the vocabulary",

@@ -6,11 +6,10 @@ with where it came from, and generation stops at any of them. Id 0 is a legal en
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
-from typing import SupportsIndex
 
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.integers import as_integer
 from rowpack_loaders.manifest import Tokens
 
 
@@ -27,9 +26,8 @@ def resolve_stop_token_ids(tokens: Tokens, requested: Iterable[int] | None) -> f
 
 
 def _checked(token_id: object, vocab_size: int) -> int:
-    # numpy integers have __index__ as well; so has True, which is no token.
-    value = operator.index(token_id) if isinstance(token_id, SupportsIndex) else -1
-    if isinstance(token_id, bool) or not 0 <= value < vocab_size:
+    value = as_integer(token_id)
+    if value is None or not 0 <= value < vocab_size:
         raise RowpackError(
             "stop_token_id_invalid",
             "A stop token is not a token of this model",

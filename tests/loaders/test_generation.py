@@ -92,14 +92,14 @@ def test_id_zero_is_an_end_token_like_any_other(tmp_path: Path) -> None:
         assert result.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("stop", [-1, VOCAB, True, 1.5, "2", None])
+@pytest.mark.parametrize("stop", [-1, VOCAB, True, np.True_, 1.5, "2", None])
 def test_a_stop_token_outside_the_vocabulary_is_refused(hybrid: Decoder, stop: Any) -> None:
     with pytest.raises(RowpackError) as caught:
         hybrid.generate(PROMPT, 2, stop_token_ids=[stop])
     assert caught.value.code == "stop_token_id_invalid"
 
 
-@pytest.mark.parametrize("count", [0, -3, True])
+@pytest.mark.parametrize("count", [0, -3, True, 2.5, "4", None])
 def test_no_new_tokens_are_refused(hybrid: Decoder, count: Any) -> None:
     with pytest.raises(RowpackError) as caught:
         hybrid.generate(PROMPT, count)

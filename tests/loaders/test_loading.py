@@ -35,7 +35,8 @@ def refused(call: Callable[[], object]) -> RowpackError:
 def test_threads_default_to_the_usable_cores(bundle: Path) -> None:
     assert load(bundle).runtime.thread_count == usable_core_count()
     assert load(bundle, threads=3).runtime.thread_count == 3
-    assert refused(lambda: load(bundle, threads=0)).code == "thread_count_invalid"
+    for threads in (0, -1, 1.5, True):
+        assert refused(lambda threads=threads: load(bundle, threads=threads)).code == "thread_count_invalid"
 
 
 def test_device_and_runtime_are_named_when_unknown(bundle: Path) -> None:

@@ -111,10 +111,13 @@ def test_all_minus_infinity_is_an_error_and_some_is_a_mask() -> None:
         ("temperature", float("inf")),
         ("top_k", 0),
         ("top_k", True),
+        ("top_k", 2.5),
+        ("top_k", "3"),
         ("top_p", 0.0),
         ("top_p", 1.01),
         ("top_p", float("nan")),
         ("seed", -1),
+        ("seed", 0.5),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_name(name: str, value: Any) -> None:

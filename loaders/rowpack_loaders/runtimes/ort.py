@@ -16,6 +16,7 @@ import onnxruntime
 from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.host import usable_core_count
+from rowpack_loaders.integers import as_integer
 from rowpack_loaders.manifest import EngineRecord, TensorRecord
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
@@ -187,7 +188,7 @@ def _mismatch(engine: EngineRecord, what: str, found: str, expected: str) -> Row
 
 
 def _checked(thread_count: int) -> int:
-    if thread_count < 1:
+    if (as_integer(thread_count) or 0) < 1:
         raise RowpackError(
             "thread_count_invalid",
             "The number of threads is not positive",
