@@ -33,11 +33,8 @@ def text_files() -> Iterator[Path]:
 
 def python_files(*folders: Path) -> Iterator[Path]:
     """Yield the Python files below ``folders``, or of the whole project."""
-    for folder in folders or (ROOT,):
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(ROOT).parts
-            if not {"__pycache__", ".venv", "build", "dist"}.intersection(parts):
-                yield path
+    for folder in folders or (ROOT / name for name in _TOP_FOLDERS):
+        yield from sorted(folder.rglob("*.py"))
 
 
 def relative(path: Path) -> str:
