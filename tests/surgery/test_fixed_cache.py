@@ -16,13 +16,14 @@ from oracles import Array, causal_mask
 from rowpack.graph.emitter import Emitter
 from rowpack.graph.model import import_graph, new_graph
 from rowpack.onnx_ops import CACHED_ATTENTION
-from rowpack.surgery import GraphForm, decode_model, prefill_model
+from rowpack.surgery import FREE_CACHE, GraphForm, compiled_form, decode_model, prefill_model
+from rowpack.surgery.batched_projections import BatchHalvedProjections
 from rowpack.surgery.cache_capacity import FixCacheRows
 from rowpack.surgery.unfilled_cache_rows import IgnoreUnfilledCacheRows
 from rowpack_loaders.errors import RowpackError
 
 LOGIT_BAR = 1e-4
-FIXED = GraphForm(cache_capacity_rows=CACHE_ROWS, weight_on_the_left=False)
+FIXED = compiled_form(CACHE_ROWS)
 
 Engines = Callable[..., ModelEngines]
 
@@ -134,10 +135,30 @@ def test_projections_keep_their_weights_as_stored(fixed: FixedEngines, make: Any
     model = make(fixed.engines.exported_model, FIXED)
     weights = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     products = [node for node in model.graph.node if node.op_type == "Gemm"]
-    assert len(products) >= 8 * 4
+    assert len(products) == 6 * 3 + 2 * 3 + 1  # of 6 recurrent and 2 attention layers, and the head
     for node in products:
         assert [attribute.i for attribute in node.attribute if attribute.name == "transB"] == [1]
         assert len(weights[node.input[1]]) == 2
+    batched = [node for node in model.graph.node if node.op_type == "Reshape" and node.input[0] in weights]
+    halved = {node.input[0].split(".", 2)[2] for node in batched}
+    assert halved == {"mlp.gate_up_proj.weight", "deltanet.in_proj_ba.weight"}
+    assert len(batched) == 8 + 6
+
+
+def test_only_the_free_form_puts_weights_on_the_left(fixed: FixedEngines) -> None:
+    model = prefill_model(fixed.engines.exported_model, 64, FREE_CACHE)
+    assert sum(node.op_type == "Gemm" for node in model.graph.node) == 1  # the head, over one row
+
+
+def test_computed_sizes_of_a_split_are_refused(fixed: FixedEngines) -> None:
+    graph = import_graph(fixed.engines.decode_model)
+    split = next(node for node in graph.nodes if node.op == "Split" and node.name.endswith("mlp.gate_up"))
+    emitter = Emitter(graph)
+    split.inputs[1] = emitter.op("Identity", [split.inputs[1]], "sizes", dtype="int64", shape=[2])
+    with pytest.raises(RowpackError, match="sizes of a split are computed"):
+        BatchHalvedProjections().check_before(graph)
+    with pytest.raises(RowpackError, match="a projection was missed"):
+        BatchHalvedProjections().check_after(import_graph(fixed.engines.decode_model))
 
 
 def test_a_model_without_caches_is_left_alone(shipped_engines: Engines) -> None:

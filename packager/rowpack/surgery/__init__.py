@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
+from rowpack.surgery.graph_form import FREE_CACHE, GraphForm, compiled_form
 from rowpack.surgery.pipelines import decode_model, prefill_model
 
-__all__ = ["FREE_CACHE", "GraphForm", "decode_model", "prefill_model"]
+__all__ = ["FREE_CACHE", "GraphForm", "compiled_form", "decode_model", "prefill_model"]

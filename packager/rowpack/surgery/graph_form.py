@@ -7,16 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GraphForm:
-    """Two choices that change how the decode and the prefill graph look, never what they compute.
+    """Choices that change how the decode and the prefill graph look, never what they compute.
 
     ``cache_capacity_rows`` is the number of rows of every cache input for a backend that compiles one size; with
     ``None`` a call takes the filled rows only. ``weight_on_the_left`` asks for the products of the prefill graph
     as W · xᵀ, which suits a runtime that does not pack its weights; otherwise they stay Gemm over ``[out, in]``.
+    ``batched_halves`` asks for a projection that is split in half as one batched product, which suits a compiler
+    that would interleave the halves in the weights it stores.
     """
 
     cache_capacity_rows: int | None = None
     weight_on_the_left: bool = True
+    batched_halves: bool = False
 
 
 FREE_CACHE = GraphForm()
 """The form for ONNX Runtime: a step costs what has been used of the cache, not its capacity."""
+
+
+def compiled_form(cache_capacity_rows: int) -> GraphForm:
+    """Return the form for a compiler that bakes the weights into its plans (TensorRT).
+
+    Its plans then hold every large weight as it lies in the checkpoint, in both engines alike (docs/tensorrt.md).
+    """
+    return GraphForm(cache_capacity_rows, weight_on_the_left=False, batched_halves=True)

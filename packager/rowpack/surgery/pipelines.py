@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rowpack.graph.model import export_model, import_graph
 from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE, TOKEN_SHIFT, WKV4
+from rowpack.surgery.batched_projections import BatchHalvedProjections
 from rowpack.surgery.cache_capacity import FixCacheRows
 from rowpack.surgery.cached_attention_chunk import cached_attention_chunk
 from rowpack.surgery.cached_attention_row import cached_attention_row
@@ -37,7 +38,7 @@ _SMALL_NODES = 30
 
 def decode_passes(form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the one-row graph."""
-    before, after = _cache_passes(form)
+    before, after = _passes_of_form(form)
     return [
         *before,
         MixerReplacement(CAUSAL_CONV_STATE, causal_conv_row, _CONVOLUTION_NODES),
@@ -52,7 +53,7 @@ def decode_passes(form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
 
 def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the graph for 1..``prefill_rows`` rows."""
-    before, after = _cache_passes(form)
+    before, after = _passes_of_form(form)
     return [
         *before,
         MixerReplacement(CAUSAL_CONV_STATE, causal_conv_chunk, _CONVOLUTION_NODES),
@@ -75,11 +76,16 @@ def prefill_model(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm 
     return _changed(exported, prefill_passes(prefill_rows, form), "prefill")
 
 
-def _cache_passes(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPass]]:
-    """Return what a cache of one size needs before the mixers are replaced, and after everything else."""
-    if form.cache_capacity_rows is None:
-        return [], []
-    return [IgnoreUnfilledCacheRows(form.cache_capacity_rows)], [FixCacheRows(form.cache_capacity_rows)]
+def _passes_of_form(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPass]]:
+    """Return what a form needs before the mixers are replaced, and after everything else."""
+    before: list[SurgeryPass] = []
+    after: list[SurgeryPass] = []
+    if form.batched_halves:
+        after.append(BatchHalvedProjections())
+    if form.cache_capacity_rows is not None:
+        before.append(IgnoreUnfilledCacheRows(form.cache_capacity_rows))
+        after.append(FixCacheRows(form.cache_capacity_rows))
+    return before, after
 
 
 def _changed(exported: onnx.ModelProto, passes: list[SurgeryPass], word: str) -> onnx.ModelProto:

@@ -84,9 +84,7 @@ def read_config(config: Mapping[str, Any], tensor_names: Sequence[str]) -> Qwen3
     rotary_dim = int(head_dim * min(rotary_fraction, 2.0))
 
     reader.require(heads % kv_heads == 0, "num_key_value_heads", kv_heads, f"a divisor of {heads}")
-    reader.require(
-        value_heads % key_heads == 0, "linear_num_key_heads", key_heads, f"a divisor of {value_heads}"
-    )
+    reader.require(value_heads % key_heads == 0, "linear_num_key_heads", key_heads, f"a divisor of {value_heads}")
     reader.require(
         rotary_dim % 2 == 0 and 0 < rotary_dim <= head_dim,
         "partial_rotary_factor",
@@ -101,9 +99,7 @@ def read_config(config: Mapping[str, Any], tensor_names: Sequence[str]) -> Qwen3
     reader.require(reader.boolean("attn_output_gate", True), "attn_output_gate", False, "true")
 
     prefix = (
-        "model.language_model."
-        if any(name.startswith("model.language_model.") for name in tensor_names)
-        else "model."
+        "model.language_model." if any(name.startswith("model.language_model.") for name in tensor_names) else "model."
     )
     result = Qwen35Config(
         vocab_size=reader.positive_int("vocab_size"),
@@ -134,9 +130,7 @@ def _layer_types(text: Mapping[str, Any], reader: ConfigReader) -> tuple[str, ..
     kinds = text.get("layer_types")
     if kinds is None:
         interval = reader.positive_int("full_attention_interval", 4)
-        return tuple(
-            "full_attention" if (index + 1) % interval == 0 else "linear_attention" for index in range(count)
-        )
+        return tuple("full_attention" if (index + 1) % interval == 0 else "linear_attention" for index in range(count))
     known = ("linear_attention", "full_attention")
     if not isinstance(kinds, list) or len(kinds) != count or any(kind not in known for kind in kinds):
         reader.wrong("layer_types", kinds, f"{count} entries, each one of {', '.join(known)}")
@@ -156,9 +150,7 @@ def _rotary(text: Mapping[str, Any], reader: ConfigReader) -> tuple[float, float
     rope = ConfigReader(
         {
             "rope_theta": parameters.get("rope_theta", text.get("rope_theta")),
-            "partial_rotary_factor": parameters.get(
-                "partial_rotary_factor", text.get("partial_rotary_factor")
-            ),
+            "partial_rotary_factor": parameters.get("partial_rotary_factor", text.get("partial_rotary_factor")),
         },
         f"{reader.where}/rope_parameters",
     )

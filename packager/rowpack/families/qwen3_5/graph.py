@@ -28,9 +28,7 @@ L2_EPSILON = 1e-6
 class Qwen35Graph:
     """Emit one model; ``weights`` maps the bundle's tensor names to graph constants."""
 
-    def __init__(
-        self, config: Qwen35Config, work: str, emitter: Emitter, weights: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, config: Qwen35Config, work: str, emitter: Emitter, weights: Mapping[str, Tensor]) -> None:
         self._config = config
         self._work = work
         self._root = emitter
@@ -48,19 +46,19 @@ class Qwen35Graph:
         deltanet = attention = 0
         for index, kind in enumerate(config.layer_types):
             layer = root.scope(f"layers.{index}")
-            normed = self._norm(layer, hidden, f"layers.{index}.input_norm.weight", "input_norm")
+            wide, normed = self._norm(layer, hidden, f"layers.{index}.input_norm.weight", "input_norm")
             if kind == "linear_attention":
-                mixed = self._deltanet(layer.scope("deltanet"), normed, index, deltanet)
+                mixed = self._deltanet(layer.scope("deltanet"), wide, normed, index, deltanet)
                 deltanet += 1
             else:
                 mixed = self._attention(layer.scope("attention"), normed, index, attention)
                 attention += 1
             hidden = layer.op("Add", [hidden, mixed], "mixer_residual")
-            normed = self._norm(layer, hidden, f"layers.{index}.post_norm.weight", "post_norm")
+            _, normed = self._norm(layer, hidden, f"layers.{index}.post_norm.weight", "post_norm")
             hidden = layer.op("Add", [hidden, self._mlp(layer.scope("mlp"), normed, index)], "mlp_residual")
         # Only the last row goes through the head: over all rows it would cost a quarter of the prompt's time.
         last = root.op("Gather", [hidden, root.ints(-1)], "last_row", axis=0)
-        normed = self._norm(root, last, "final_norm.weight", "final_norm")
+        _, normed = self._norm(root, last, "final_norm.weight", "final_norm")
         root.declare(normed, self._work, [1, config.hidden_size])
         head = "embed_tokens.weight" if config.tied else "lm_head.weight"
         logits = linear(root, normed, self._weights[head], "lm_head")
@@ -69,11 +67,14 @@ class Qwen35Graph:
         for tensor, name, dtype, shape in self._outputs:
             root.output(tensor, name, dtype, shape)
 
-    def _norm(self, emitter: Emitter, x: Tensor, weight: str, name: str) -> Tensor:
-        """Emit a zero-centred RMS norm of work-dtype rows; the sum 1 + weight was formed at build."""
+    def _norm(self, emitter: Emitter, x: Tensor, weight: str, name: str) -> tuple[Tensor, Tensor]:
+        """Emit a zero-centred RMS norm of work-dtype rows; the sum 1 + weight was formed at build.
+
+        Return the normed rows in float32 and in the work dtype.
+        """
         wide = emitter.cast_if_needed(x, self._work, "float32", f"{name}_float32")
         normed = rms_norm(emitter, wide, self._weights[weight], self._config.rms_norm_eps, name)
-        return emitter.cast_if_needed(normed, "float32", self._work, f"{name}_cast")
+        return normed, emitter.cast_if_needed(normed, "float32", self._work, f"{name}_cast")
 
     def _mlp(self, emitter: Emitter, x: Tensor, index: int) -> Tensor:
         """Emit down(silu(gate(x)) · up(x))."""
@@ -95,8 +96,11 @@ class Qwen35Graph:
 
     # -- Gated DeltaNet -----------------------------------------------------------------------------------------
 
-    def _deltanet(self, emitter: Emitter, x: Tensor, index: int, number: int) -> Tensor:
-        """Emit one Gated DeltaNet mixer; ``number`` counts layers of this kind."""
+    def _deltanet(self, emitter: Emitter, wide: Tensor, x: Tensor, index: int, number: int) -> Tensor:
+        """Emit one Gated DeltaNet mixer of rows given in float32 and in the work dtype.
+
+        ``number`` counts layers of this kind.
+        """
         config = self._config
         prefix = f"layers.{index}.deltanet"
         heads, key_dim = config.linear_num_value_heads, config.linear_key_head_dim
@@ -111,7 +115,7 @@ class Qwen35Graph:
             dtype="float32",
             shapes=[[ROWS, config.conv_dim], [ROWS, config.value_width]],
         )
-        beta, decay = self._gates(emitter, x, prefix)
+        beta, decay = self._gates(emitter, wide, prefix)
 
         conv_shape = [config.conv_dim, CONV_COLUMNS]
         conv_state = self._root.input(f"conv_state_{number}", "float32", conv_shape)
@@ -144,10 +148,13 @@ class Qwen35Graph:
         return linear(emitter, narrow, self._weights[f"{prefix}.out_proj.weight"], "out_proj")
 
     def _gates(self, emitter: Emitter, x: Tensor, prefix: str) -> tuple[Tensor, Tensor]:
-        """Emit beta = sigmoid(b) and the log decay −exp(A_log) · softplus(a + dt_bias), both ``[rows, heads]``."""
+        """Emit beta = sigmoid(b) and the log decay −exp(A_log) · softplus(a + dt_bias), both ``[rows, heads]``.
+
+        All of it is float32, from the normed rows on: the decay is an exponential.
+        """
         heads = self._config.linear_num_value_heads
         shape: list[int | str] = [ROWS, heads]
-        both = self._wide_linear(emitter, x, f"{prefix}.in_proj_ba.weight", "in_proj_ba")
+        both = linear(emitter, x, self._weights[f"{prefix}.in_proj_ba.weight"], "in_proj_ba")
         b, a = emitter.split(both, [heads, heads], 1, "b_a", ["b", "a"])
         beta = emitter.op("Sigmoid", [b], "beta", dtype="float32", shape=shape)
         step = emitter.op("Add", [a, self._weights[f"{prefix}.dt_bias"]], "time_step")
@@ -181,9 +188,7 @@ class Qwen35Graph:
         heads = emitter.reshape(qk, [0, 2 * config.linear_num_key_heads, key_dim], "qk_heads")
         squared = emitter.op("Mul", [heads, heads], "qk_squared")
         total = emitter.op("ReduceSum", [squared, emitter.ints(-1)], "qk_sum", keepdims=1)
-        shifted = emitter.op(
-            "Add", [total, emitter.floats("l2_epsilon", L2_EPSILON, scalar=True)], "qk_shifted"
-        )
+        shifted = emitter.op("Add", [total, emitter.floats("l2_epsilon", L2_EPSILON, scalar=True)], "qk_shifted")
         normed = emitter.op("Div", [heads, emitter.op("Sqrt", [shifted], "qk_norm")], "qk_unit")
         rows = emitter.reshape(normed, [0, 2 * width], "qk_rows")
         shapes: list[list[int | str]] = [[ROWS, width], [ROWS, width]]
@@ -205,9 +210,7 @@ class Qwen35Graph:
         # The checkpoint interleaves a head's query and its gate.
         by_head = emitter.reshape(query_gate, [0, heads, 2 * dim], "q_gate_heads")
         query, gate = emitter.split(by_head, [dim, dim], 2, "q_gate_split", ["q", "gate"])
-        query = rms_norm(
-            emitter, query, self._weights[f"{prefix}.q_norm.weight"], config.rms_norm_eps, "q_norm"
-        )
+        query = rms_norm(emitter, query, self._weights[f"{prefix}.q_norm.weight"], config.rms_norm_eps, "q_norm")
         key = emitter.reshape(key, [0, kv_heads, dim], "k_heads")
         key = rms_norm(emitter, key, self._weights[f"{prefix}.k_norm.weight"], config.rms_norm_eps, "k_norm")
         query = self._rotated(emitter.scope("q_rotary"), query, config.query_width)

@@ -1,7 +1,8 @@
 """Weight and state tables of Qwen3.5: which checkpoint rows make each bundle tensor, and what passes on.
 
 Parallel projections of one input are stored as one tensor (queries, keys, values and z; gate and up), so that a
-launch has fewer, larger products. The projections that make gates (b, a) stay apart: they must not be quantised.
+launch has fewer, larger products. The projections that make gates (b, a) stay apart and in float32: a decay is an
+exponential of what they give, they must not be quantised, and they are a thousandth of the weights.
 """
 
 from __future__ import annotations
@@ -117,9 +118,7 @@ def state_table(config: Qwen35Config, work: str, max_cache_length: int) -> tuple
 def _deltanet(scope: str, source: str, config: Qwen35Config, work: str) -> list[WeightSpec]:
     mixer, stored = f"{scope}.deltanet", f"{source}.linear_attn"
     heads = (config.linear_num_value_heads,)
-    conv_source = WeightSource(
-        f"{config.tensor_prefix}{stored}.conv1d.weight", (config.conv_dim, 1, CONV_COLUMNS)
-    )
+    conv_source = WeightSource(f"{config.tensor_prefix}{stored}.conv1d.weight", (config.conv_dim, 1, CONV_COLUMNS))
     return [
         _matrix(
             f"{mixer}.in_proj_qkvz.weight",
@@ -130,7 +129,7 @@ def _deltanet(scope: str, source: str, config: Qwen35Config, work: str) -> list[
         ),
         _matrix(
             f"{mixer}.in_proj_ba.weight",
-            work,
+            "float32",
             config,
             [f"{stored}.in_proj_b.weight", f"{stored}.in_proj_a.weight"],
             [heads[0], heads[0]],
@@ -196,13 +195,9 @@ def _matrix(
     return WeightSpec(name, dtype, (sum(rows), width), parts)
 
 
-def _vector(
-    name: str, shape: tuple[int, ...], config: Qwen35Config, source: str, transform: Any = None
-) -> WeightSpec:
+def _vector(name: str, shape: tuple[int, ...], config: Qwen35Config, source: str, transform: Any = None) -> WeightSpec:
     """Declare a small float32 tensor; gates, decay and norms are float32 in every precision."""
-    return WeightSpec(
-        name, "float32", shape, (WeightSource(f"{config.tensor_prefix}{source}", shape),), transform
-    )
+    return WeightSpec(name, "float32", shape, (WeightSource(f"{config.tensor_prefix}{source}", shape),), transform)
 
 
 def _norm(name: str, config: Qwen35Config, source: str) -> WeightSpec:
