@@ -35,7 +35,12 @@ class ContenderProcess:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-W", "ignore", str(HERE / "contenders.py"), name, str(source), str(threads)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
         )
         self.load_s = float(self._answer()["load_s"])
 

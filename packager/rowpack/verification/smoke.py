@@ -65,8 +65,8 @@ def verify_engines(
     """Compare token loop and chunks with the exported graph on the smoke prompts.
 
     Every case goes through the chunks and then decodes step by step; the token loop takes the prompts that are short
-    for the model's size. ``manifest`` is the draft with everything a runtime reads; ``engines`` maps roles to engine bytes. Raises
-    RowpackError ``verification_failed`` with every difference found.
+    for the model's size. ``manifest`` is the draft with everything a runtime reads; ``engines`` maps roles to engine
+    bytes. Raises RowpackError ``verification_failed`` with every difference found.
     """
     model = describe_model(manifest)
     limit = tolerance(model.precision)
