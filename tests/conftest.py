@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 for package_root in (ROOT / "packager", ROOT / "loaders"):
     if str(package_root) not in sys.path:
         sys.path.insert(0, str(package_root))
+
+# Some tests import ONNX Runtime themselves; its wheels report usage over the network unless they are told not to.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 QWEN_CHECKPOINT = ROOT / "packager" / "rowpack" / "demo_checkpoint"
 RWKV_CHECKPOINT = ROOT / "tests" / "data" / "rwkv4-kjv-3.7m"

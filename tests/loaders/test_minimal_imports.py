@@ -28,10 +28,11 @@ BUILDING_ONLY = "rowpack,onnx,onnx_graphsurgeon,onnx_ir,onnxscript,torch,transfo
 OPTIONAL = "tokenizers,msgpack,zstandard,jsonschema"
 
 
-def run_blocked(blocked: str, script: str, *arguments: str) -> str:
+def run_blocked(blocked: str, script: str, *arguments: str, **environment: str) -> str:
+    inherited = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     done = subprocess.run(
         [sys.executable, "-c", BLOCKER + script, blocked, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "loaders")},
+        env={**inherited, "PYTHONPATH": str(ROOT / "loaders"), **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -88,3 +89,15 @@ dir(rowpack_loaders)
 print(sorted({name.split(".")[0] for name in sys.modules} & {"numpy", "onnxruntime", "tokenizers", "mmap"}))
 """
     assert run_blocked("none", script).strip() == "[]"
+
+
+def test_running_a_bundle_reports_nothing_to_anybody(bundle: Path, tmp_path: Path) -> None:
+    script = """
+import os
+from rowpack_loaders import load
+load(sys.argv[2], threads=1).generate([1, 2, 3], 2)
+print(os.environ["ORT_DISABLE_TELEMETRY"])
+"""
+    printed = run_blocked("none", script, str(bundle), HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert printed.strip() == "1"
+    assert list(tmp_path.rglob("*")) == [], "the runtime's telemetry keeps its database in the home folder"

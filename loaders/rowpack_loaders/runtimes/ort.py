@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import onnxruntime
-
 from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.host import usable_core_count
@@ -22,11 +20,14 @@ from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.onnx_wire import relocate_external_data
 from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denormals
+from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_sequence import OrtSequence
 from rowpack_loaders.weights import WeightView, view_weights
 
 if TYPE_CHECKING:
     from rowpack_loaders.runtimes import SequenceState
+
+onnxruntime = import_onnxruntime()
 
 SHARED_WEIGHT_BYTES = 2**18
 """Weights from this size on are handed over by name; smaller ones are read by the runtime from the same file.
@@ -37,6 +38,7 @@ operands of products, which it leaves as they are.
 """
 
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+_OUT_OF_MEMORY_WORDS = ("bad_alloc", "bad allocation", "Failed to allocate")
 _FATAL_ONLY = 4  # what goes wrong is raised as an exception; a library does not write to stderr
 
 _ELEMENT_TYPES = {
@@ -131,7 +133,7 @@ class OrtRuntime:
             with FlushedDenormals():
                 return onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            if "alloc" in str(error):
+            if any(words in str(error) for words in _OUT_OF_MEMORY_WORDS):
                 raise RowpackError(
                     "engine_out_of_memory",
                     f"There is not enough memory for the {engine.name} engine",

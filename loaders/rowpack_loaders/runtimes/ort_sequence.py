@@ -11,17 +11,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import onnxruntime
 
 from rowpack_loaders.buffers import SequenceBuffers, SequenceSnapshot
 from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
+from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 
 if TYPE_CHECKING:
     from rowpack_loaders.runtimes import FloatArray, IntArray
 
 MASKED = -1e4
-_CPU = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
+_CPU = import_onnxruntime().OrtDevice.make("cpu", 0)._get_c_device()
 # Numbers of onnx.TensorProto.DataType.
 _ELEMENT_TYPES = {"float32": 1, "int32": 6, "float16": 10, "bfloat16": 16}
 
