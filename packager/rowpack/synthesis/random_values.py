@@ -3,7 +3,8 @@
 A value is one of 65,536 quantiles of its distribution, chosen by 16 random bits. So every element is drawn
 for itself (matrices have full rank, no row repeats), drawing is a table look-up whatever the distribution,
 and memory does not grow with the tensor. The bits come from the SFC64 generator seeded with the
-checkpoint's seed and the tensor's name, so a tensor's values do not depend on what else is written.
+checkpoint's seed and the tensor's name, so a tensor's values do not depend on what else is written nor, for
+Qwen3.5, on the outer layout.
 """
 
 from __future__ import annotations
@@ -75,13 +76,18 @@ def matrix(name: str, rows: int, columns: int, gain: float = 1.0) -> RandomTenso
     return RandomTensor(name, (rows, columns), Normal(gain / columns**0.5))
 
 
+def _name_without_layout(name: str) -> str:
+    """Return the name that a tensor of the text model has in the flat layout."""
+    return name.replace("model.language_model.", "model.", 1)
+
+
 def stream_values(tensor: RandomTensor, dtype: StoredDtype, seed: int) -> Iterator[memoryview]:
     """Yield the tensor's little-endian bytes in blocks of at most 4 MiB."""
     target = NUMPY_DTYPES[dtype]
     table = tensor.values.quantiles().astype(np.float32).astype(target)
     # Looking up whole words keeps numpy on its fast path: bfloat16 is no type of its own.
     words = table.view(np.dtype(f"<u{target.itemsize}"))
-    generator = np.random.SFC64([seed, zlib.crc32(tensor.name.encode())])
+    generator = np.random.SFC64([seed, zlib.crc32(_name_without_layout(tensor.name).encode())])
     for start in range(0, tensor.element_count, BLOCK_ELEMENTS):
         count = min(BLOCK_ELEMENTS, tensor.element_count - start)
         bits = generator.random_raw(-(-count // 4)).view(np.uint16)[:count]
