@@ -21,16 +21,20 @@ from rowpack_loaders.generation import STOP, Generation, generate_tokens
 from rowpack_loaders.host import available_memory_bytes
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription, describe_model
 from rowpack_loaders.runtimes import Runtime, load_runtime
+from rowpack_loaders.safetensors_header import parse_header
 from rowpack_loaders.sampling import Sampler, SamplingParameters
 from rowpack_loaders.session import Overflow, PrefillMode, Session
 from rowpack_loaders.stop_tokens import resolve_stop_token_ids
 from rowpack_loaders.tokenization import TOKENIZER_SECTION, TextStream, TextTokenizer
+from rowpack_loaders.weight_references import check_weight_references
 
 if TYPE_CHECKING:
+    from rowpack_loaders.mapped_section import MappedSection
     from rowpack_loaders.runtimes import IntArray
 
 Layout = Literal["auto", "single", "split"]
 LAYOUTS = ("auto", "single", "split")
+ONNX_SUFFIX = ".onnx"
 ENGINE_LIMIT_BYTES = 2**31  # ONNX sections hold no weights; a protobuf message cannot be larger
 
 
@@ -201,10 +205,7 @@ def _load_engines(
     weights = None if model.weights_section is None else bundle.container.mapped_section(model.weights_section)
 
     def load_roles(roles: Sequence[str]) -> Runtime:
-        engines = {
-            role: read_checked_section(bundle, model.engines[role].section, limit_bytes=ENGINE_LIMIT_BYTES)
-            for role in roles
-        }
+        engines = {role: _read_engine(bundle, model, role, weights) for role in roles}
         backend = runtime or model.engines[DECODE].backend
         return load_runtime(backend, model, engines, weights, device=device, thread_count=threads)
 
@@ -223,6 +224,21 @@ def _load_engines(
             raise
         _warn_of_one_engine("loading it ran out of memory")
         return load_roles([DECODE])
+
+
+def _read_engine(bundle: Bundle, model: ModelDescription, role: str, weights: MappedSection | None) -> bytes:
+    """Return an engine's bytes after digest and weight references are checked: no runtime follows a bad one."""
+    name = model.engines[role].section
+    data = read_checked_section(bundle, name, limit_bytes=ENGINE_LIMIT_BYTES)
+    if name.endswith(ONNX_SUFFIX):
+        section = model.weights_section
+        tensors = (
+            {}
+            if weights is None
+            else parse_header(weights.view, total_bytes=len(weights.view), where=f"{bundle.path}: {section}")
+        )
+        check_weight_references(data, tensors, weights_section=section, where=f"{bundle.path}: {name}")
+    return data
 
 
 def second_engine_bytes(model: ModelDescription) -> int:

@@ -1,53 +1,118 @@
-"""Read and change what a loader needs of an ONNX model's bytes, without the onnx package.
+"""Read and change where an ONNX model's weights lie, without the onnx package.
 
-Only the protobuf wire format is followed (varints and length-delimited fields); every length is checked against the
-bytes that hold it. Field numbers are those of ``onnx.proto``:
+A weight is an initializer of the main graph with external data. Field numbers are those of ``onnx.proto``:
 
     ModelProto.graph = 7; GraphProto.initializer = 5;
-    TensorProto.name = 8, .external_data = 13; StringStringEntryProto.key = 1, .value = 2
+    TensorProto.dims = 1, .data_type = 2, .name = 8, .external_data = 13, .data_location = 14;
+    StringStringEntryProto.key = 1, .value = 2
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.protobuf_wire import LENGTH_DELIMITED, Message, encoded_field, fields, malformed
 
-_MODEL_GRAPH = 7
-_GRAPH_INITIALIZER = 5
+MODEL_GRAPH = 7
+GRAPH_INITIALIZER = 5
+TENSOR_EXTERNAL_DATA = 13
+_TENSOR_DIMS = 1
+_TENSOR_DATA_TYPE = 2
 _TENSOR_NAME = 8
-_TENSOR_EXTERNAL_DATA = 13
+_TENSOR_DATA_LOCATION = 14
 _ENTRY_KEY = 1
 _ENTRY_VALUE = 2
+_EXTERNAL = 1
 
-_VARINT = 0
-_FIXED64 = 1
-_LENGTH_DELIMITED = 2
-_FIXED32 = 5
-_VARINT_LIMIT_BYTES = 10
+# Enough for 64 bits; int() of a longer text would take quadratic time.
+_LONGEST_NUMBER_TEXT = 20
+
+DTYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    8: "string",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    16: "bfloat16",
+    17: "float8_e4m3",
+    19: "float8_e5m2",
+    21: "uint4",
+    22: "int4",
+    23: "float4_e2m1",
+    24: "float8_e8m0",
+}
+"""TensorProto.DataType by the names that manifests use; what no engine of a bundle has is left out."""
 
 
 @dataclass(frozen=True)
 class ExternalData:
-    """Where an initializer's bytes lie: a file name, and offset and length as far as they are given."""
+    """An initializer whose bytes lie elsewhere: a file name, and offset and length as far as they are given.
+
+    ``other_keys`` are those beside ``location``, ``offset`` and ``length``.
+    """
 
     name: str
+    dtype: str
+    shape: tuple[int, ...]
     location: str
     offset_bytes: int
     length_bytes: int | None
+    other_keys: tuple[str, ...] = ()
 
 
 def external_data(model: bytes, *, where: str) -> list[ExternalData]:
     """Return the external references of the main graph's initializers; raise ``onnx_malformed`` for broken bytes."""
-    references: list[ExternalData] = []
-
-    def note(reference: ExternalData) -> ExternalData:
-        references.append(reference)
-        return reference
-
-    _rewrite_initializers(model, where, note)
+    references = []
+    for graph in Message(memoryview(model), where).messages(MODEL_GRAPH):
+        for tensor in Message(graph, where).messages(GRAPH_INITIALIZER):
+            reference = read_reference(Message(tensor, where))
+            if reference is not None:
+                references.append(reference)
     return references
+
+
+def read_reference(tensor: Message) -> ExternalData | None:
+    """Return where a TensorProto's bytes lie, or None when it holds them itself; a tensor that says both is refused."""
+    name = tensor.text(_TENSOR_NAME)
+    entries: dict[str, str] = {}
+    for entry in tensor.messages(TENSOR_EXTERNAL_DATA):
+        pair = Message(entry, tensor.where)
+        key = pair.text(_ENTRY_KEY)
+        if key in entries:
+            raise malformed(tensor.where, f"{key[:40]!r} twice in the external data of {name[:80]!r}", "each key once")
+        entries[key] = pair.text(_ENTRY_VALUE)
+    is_external = tensor.integer(_TENSOR_DATA_LOCATION) == _EXTERNAL
+    if is_external != bool(entries):
+        raise malformed(
+            tensor.where, f"external data of {name[:80]!r} said by halves", "data_location and external_data"
+        )
+    if not entries:
+        return None
+    length = entries.get("length")
+    return ExternalData(
+        name,
+        tensor_dtype(tensor),
+        tensor.integers(_TENSOR_DIMS),
+        entries.get("location", ""),
+        _number(entries.get("offset", "0"), name, tensor.where),
+        None if length is None else _number(length, name, tensor.where),
+        tuple(sorted(entries.keys() - {"location", "offset", "length"})),
+    )
+
+
+def tensor_dtype(tensor: Message) -> str:
+    """Return the dtype of a TensorProto by the name that manifests use."""
+    number = tensor.integer(_TENSOR_DATA_TYPE)
+    return DTYPES.get(number, f"type {number}")
 
 
 def relocate_external_data(model: bytes, location: str, added_offset_bytes: int, *, where: str) -> bytes:
@@ -56,127 +121,42 @@ def relocate_external_data(model: bytes, location: str, added_offset_bytes: int,
     The bytes of a section are found in the bundle that holds it in this way, so nothing is unpacked. Raises
     ``onnx_malformed``.
     """
-    return _rewrite_initializers(
-        model,
-        where,
-        lambda reference: ExternalData(
-            reference.name, location, reference.offset_bytes + added_offset_bytes, reference.length_bytes
-        ),
-    )
 
-
-def _rewrite_initializers(model: bytes, where: str, change: Callable[[ExternalData], ExternalData]) -> bytes:
     def tensor(data: memoryview) -> bytes:
-        name, entries, kept = "", {}, bytearray()
-        for number, _, field, whole in _fields(data, where):
-            if number == _TENSOR_EXTERNAL_DATA:
-                key, value = _entry(field, where)
-                entries[key] = value
-                continue
-            if number == _TENSOR_NAME:
-                name = _text(field, where)
-            kept += whole
-        if not entries:
+        reference = read_reference(Message(data, where))
+        if reference is None:
             return bytes(data)
-        reference = change(_reference(name, entries, where))
-        facts = {**entries, "location": reference.location, "offset": str(reference.offset_bytes)}
-        for key, value in facts.items():
-            entry = _field(_ENTRY_KEY, key.encode()) + _field(_ENTRY_VALUE, value.encode())
-            kept += _field(_TENSOR_EXTERNAL_DATA, entry)
-        return bytes(kept)
+        kept = [whole for number, _, _, whole in fields(data, where) if number != TENSOR_EXTERNAL_DATA]
+        facts = {"location": location, "offset": str(reference.offset_bytes + added_offset_bytes)}
+        if reference.length_bytes is not None:
+            facts["length"] = str(reference.length_bytes)
+        entries = [
+            encoded_field(
+                TENSOR_EXTERNAL_DATA,
+                encoded_field(_ENTRY_KEY, key.encode()) + encoded_field(_ENTRY_VALUE, text.encode()),
+            )
+            for key, text in facts.items()
+        ]
+        return b"".join([*kept, *entries])
 
     def graph(data: memoryview) -> bytes:
-        return _replace_fields(data, _GRAPH_INITIALIZER, tensor, where)
+        return _replace_fields(data, GRAPH_INITIALIZER, tensor, where)
 
-    return _replace_fields(memoryview(model), _MODEL_GRAPH, graph, where)
+    return _replace_fields(memoryview(model), MODEL_GRAPH, graph, where)
 
 
 def _replace_fields(data: memoryview, wanted: int, change: Callable[[memoryview], bytes], where: str) -> bytes:
     """Return ``data`` with every length-delimited field ``wanted`` passed through ``change``."""
     parts: list[bytes | memoryview] = []
-    for number, wire_type, field, whole in _fields(data, where):
-        if number == wanted and wire_type == _LENGTH_DELIMITED:
-            parts.append(_field(number, change(field)))
+    for number, wire_type, value, whole in fields(data, where):
+        if number == wanted and wire_type == LENGTH_DELIMITED and not isinstance(value, int):
+            parts.append(encoded_field(number, change(value)))
         else:
             parts.append(whole)
     return b"".join(parts)
 
 
-def _reference(name: str, entries: dict[str, str], where: str) -> ExternalData:
-    offset, length = entries.get("offset", "0"), entries.get("length")
-    if not offset.isdecimal() or not (length is None or length.isdecimal()):
-        raise _malformed(where, f"initializer {name!r} with offset {offset!r}, length {length!r}", "decimal numbers")
-    return ExternalData(name, entries.get("location", ""), int(offset), None if length is None else int(length))
-
-
-def _entry(data: memoryview, where: str) -> tuple[str, str]:
-    texts = {number: _text(field, where) for number, _, field, _ in _fields(data, where)}
-    return texts.get(_ENTRY_KEY, ""), texts.get(_ENTRY_VALUE, "")
-
-
-def _text(field: memoryview, where: str) -> str:
-    try:
-        return bytes(field).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _malformed(where, "a name that is not UTF-8", "UTF-8 text") from error
-
-
-def _fields(data: memoryview, where: str) -> Iterator[tuple[int, int, memoryview, memoryview]]:
-    """Yield (field number, wire type, content, whole field with its tag) of a message; content only of type 2."""
-    position, end = 0, len(data)
-    while position < end:
-        start = position
-        tag, position = _varint(data, position, where)
-        number, wire_type = tag >> 3, tag & 7
-        content = data[position:position]
-        if wire_type == _VARINT:
-            _, position = _varint(data, position, where)
-        elif wire_type == _LENGTH_DELIMITED:
-            length, position = _varint(data, position, where)
-            if length > end - position:
-                raise _malformed(where, f"a field of {length} bytes", f"at most {end - position} bytes")
-            content = data[position : position + length]
-            position += length
-        elif wire_type in (_FIXED32, _FIXED64):
-            position += 4 if wire_type == _FIXED32 else 8
-        else:
-            raise _malformed(where, f"wire type {wire_type}", "0, 1, 2 or 5")
-        if number == 0 or position > end:
-            raise _malformed(where, "a field that reaches past its message", "whole fields with a number")
-        yield number, wire_type, content, data[start:position]
-
-
-def _varint(data: memoryview, position: int, where: str) -> tuple[int, int]:
-    value = 0
-    for index in range(_VARINT_LIMIT_BYTES):
-        if position + index >= len(data):
-            break
-        byte = data[position + index]
-        value |= (byte & 0x7F) << (7 * index)
-        if not byte & 0x80:
-            return value, position + index + 1
-    raise _malformed(where, "a number without an end", f"a varint of at most {_VARINT_LIMIT_BYTES} bytes")
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _encoded_varint(number << 3 | _LENGTH_DELIMITED) + _encoded_varint(len(content)) + content
-
-
-def _encoded_varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _malformed(where: str, found: str, expected: str) -> RowpackError:
-    return RowpackError(
-        "onnx_malformed",
-        "The bytes are not an ONNX model",
-        where=where,
-        found=found,
-        expected=expected,
-        remedy="Build the bundle again, or copy it again if it was damaged",
-    )
+def _number(text: str, name: str, where: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER_TEXT):
+        raise malformed(where, f"initializer {name[:80]!r} with {text[:40]!r} as a place", "decimal numbers")
+    return int(text)
