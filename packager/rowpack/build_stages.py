@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,7 @@ from rowpack.bundle.manifest import (
     SelfTestFacts,
     build_manifest,
 )
+from rowpack.bundle.provenance import slsa_provenance, source_date
 from rowpack.bundle.writer import BundleWriter
 from rowpack.checkpoint import Checkpoint, InputFile, open_checkpoint
 from rowpack.engines import find_backend
@@ -86,6 +87,7 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     progress = progress or Progress()
     backend = find_backend(request.backend)
     backend.check_precision(request.precision)
+    source_date()  # refused now rather than after hours, if it is wrong
     with progress.stage("checkpoint", str(request.checkpoint)):
         checkpoint = open_checkpoint(request.checkpoint, allow_missing_tokenizer=request.allow_missing_tokenizer)
     with checkpoint, ThreadPoolExecutor(1, thread_name_prefix="input-sha256") as hasher:
@@ -323,21 +325,13 @@ def _provenance(
     engines: Sequence[BuiltEngine],
     inputs: Sequence[Mapping[str, object]],
 ) -> dict[str, object]:
-    """Return what the trailer says of the build: inputs, builder, parameters; no times and no paths."""
-    return {
-        "builder": {"name": "rowpack", "version": __version__},
-        "backend": {"name": backend.name, "version": engines[0].backend_version},
-        "inputs": [dict(entry) for entry in inputs],
-        "parameters": {
-            "precision": request.precision,
-            "decoder_engine_layout": request.decoder_engine_layout,
-            "max_sequence_length": request.max_sequence_length,
-            "target_memory_bytes": request.target_memory_bytes,
-            "prefill_rows": request.prefill_rows,
-            "verify": request.verify,
-            "runtime_json_layout": request.runtime_json_layout,
-        },
+    """Return what the trailer says of the build; where files lay does not belong to it."""
+    parameters = {
+        field.name: getattr(request, field.name)
+        for field in fields(request)
+        if field.name not in ("checkpoint", "output")
     }
+    return slsa_provenance(parameters, inputs, {"rowpack": __version__, backend.name: engines[0].backend_version})
 
 
 def _hash_inputs(files: Iterable[InputFile]) -> list[dict[str, object]]:

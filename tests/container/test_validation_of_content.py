@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rule_breaches import Breach, Breaches, assert_breach_is_told, edited, header_place, replace_trailer
 from synthetic_bundles import BundleParts, container_bytes, header_of, pack_golden, rewrite_manifest, weights_section
 
+from rowpack.bundle.provenance import slsa_provenance
 from rowpack_loaders.digests import canonical_json
 from rowpack_loaders.validation.runner import LAYERS
 
@@ -241,6 +243,13 @@ def _(path: Path) -> None:
 @BREACHES.written("provenance_is_an_object", "trailer_provenance_invalid", "trailer_digest_mismatch")
 def _(path: Path) -> None:
     edited(path, lambda data: replace_trailer(data, lambda value: canonical_json(value | {"provenance": 1})))
+
+
+@BREACHES.bent("provenance_follows_its_schema", "schema_key_missing", "schema_value_invalid")
+def _(parts: BundleParts) -> None:
+    broken: Any = slsa_provenance({}, [{"file": "config.json", "length": -1, "sha256": "0" * 64}], {})
+    del broken["predicate"]["runDetails"]["builder"]["id"]
+    parts.provenance = broken
 
 
 @BREACHES.bent("golden_vectors_follow_schema", "schema_value_invalid", label="version")

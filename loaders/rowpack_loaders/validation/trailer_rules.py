@@ -9,9 +9,11 @@ from rowpack_loaders.bundle import preamble_sha256
 from rowpack_loaders.digests import canonical_json, file_digest
 from rowpack_loaders.errors import Problem
 from rowpack_loaders.strict_json import is_json_integer
+from rowpack_loaders.validation.schema_check import schema_problems
 from rowpack_loaders.validation.subject import Finding, Rule, Subject, Warned
 
 TRAILER_VERSION = 1
+BUILD_TYPE = "urn:rowpack:build:1"
 
 
 def trailer_is_there(subject: Subject) -> Iterator[Finding]:
@@ -88,6 +90,22 @@ def provenance_is_an_object(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def provenance_follows_its_schema(subject: Subject) -> Iterator[Finding]:
+    """Provenance of this project's builds follows its schema; other builders may say other things."""
+    trailer = subject.container.trailer()
+    provenance = trailer.get("provenance") if trailer is not None else None
+    if isinstance(provenance, dict) and _build_type(provenance) == BUILD_TYPE:
+        yield from schema_problems(provenance, "provenance", "trailer#/provenance")
+
+
+def _build_type(provenance: dict[str, object]) -> object:
+    """Return SLSA's ``buildType``, or None where there is none."""
+    value: object = provenance
+    for key in ("predicate", "buildDefinition", "buildType"):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def _digests(subject: Subject, trailer: dict[str, object]) -> dict[str, str]:
     """Return the digests as they should be, as far as earlier layers could compute them."""
     header_sha256 = preamble_sha256(subject.container)
@@ -112,4 +130,5 @@ RULES: tuple[Rule, ...] = (
     trailer_version_is_known,
     trailer_digests_match,
     provenance_is_an_object,
+    provenance_follows_its_schema,
 )

@@ -6,7 +6,6 @@ JSON object (P bytes), P as u64 little-endian, magic 50 52 4F 56 01 00 00 00
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from collections.abc import Mapping
 
@@ -27,10 +26,8 @@ def build_trailer(
 ) -> bytes:
     """Return the trailer's bytes, frame included; the same arguments give the same bytes.
 
-    No time is recorded, so that two builds give one file; ``SOURCE_DATE_EPOCH`` is, where it is set.
     Raises ``provenance_too_large`` when the trailer would be longer than readers take.
     """
-    complete = {**provenance, **_source_date()}
     text = canonical_json(
         {
             "trailer_version": TRAILER_VERSION,
@@ -38,8 +35,8 @@ def build_trailer(
             "manifest_sha256": manifest_sha256,
             "content_digest": content_digest,
             "file_digest": file_digest,
-            "provenance": complete,
-            "provenance_sha256": hashlib.sha256(canonical_json(complete)).hexdigest(),
+            "provenance": provenance,
+            "provenance_sha256": hashlib.sha256(canonical_json(provenance)).hexdigest(),
         }
     )
     if len(text) > TRAILER_LIMIT_BYTES:
@@ -50,19 +47,3 @@ def build_trailer(
             expected=f"at most {TRAILER_LIMIT_BYTES} bytes",
         )
     return text + struct.pack("<Q", len(text)) + TRAILER_MAGIC
-
-
-def _source_date() -> dict[str, int]:
-    value = os.environ.get("SOURCE_DATE_EPOCH")
-    if value is None:
-        return {}
-    if not (value.isascii() and value.isdigit() and len(value) <= 15):
-        raise RowpackError(
-            "source_date_epoch_invalid",
-            "The environment variable SOURCE_DATE_EPOCH is not a number of seconds",
-            where="SOURCE_DATE_EPOCH",
-            found=repr(value)[:80],
-            expected="decimal digits",
-            remedy="Set it to a Unix time in seconds, or unset it",
-        )
-    return {"source_date_epoch": int(value)}

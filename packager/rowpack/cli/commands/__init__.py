@@ -6,12 +6,15 @@ from rowpack.cli.commands import (
     bench,
     build,
     demo,
+    digest,
     export_onnx,
     inspect,
     run,
     selftest,
+    sign,
     synth,
     validate,
+    verify_signature,
 )
 from rowpack.cli.commands import eval as evaluate
 
@@ -19,6 +22,9 @@ COMMANDS = (
     build.COMMAND,
     inspect.COMMAND,
     validate.COMMAND,
+    digest.COMMAND,
+    sign.COMMAND,
+    verify_signature.COMMAND,
     run.COMMAND,
     selftest.COMMAND,
     bench.COMMAND,
