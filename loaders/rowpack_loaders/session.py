@@ -51,7 +51,7 @@ def chunk_lengths(position: int, token_count: int, prefill_rows: int) -> list[in
 
 
 class Session:
-    """One sequence on a loaded model; sessions of one decoder are independent of each other.
+    """One sequence on a loaded model; sessions of one decoder are independent and may run in several threads.
 
     After an error inside an engine the session refuses everything but :meth:`reset` and :meth:`restore`;
     the model and its other sessions are not affected. A refused argument changes nothing. With

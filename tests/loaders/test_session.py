@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -199,6 +200,15 @@ def test_sessions_of_one_decoder_are_independent(hybrid: Decoder) -> None:
     found.append(first.step(2))
     for left, right in zip(found, expected, strict=True):
         assert np.array_equal(left, right)
+
+
+def test_sessions_run_in_several_threads(hybrid: Decoder) -> None:
+    def run(seed: int) -> tuple[int, ...]:
+        return hybrid.generate(prompt(100, seed=seed), 40, stop_token_ids=[]).token_ids
+
+    expected = [run(seed) for seed in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(run, range(6))) == expected
 
 
 @pytest.mark.parametrize(
