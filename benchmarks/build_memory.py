@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rowpack.checkpoint import open_checkpoint
-from rowpack.host_memory import process_memory, total_host_memory
 from rowpack.synthesis import synthesize
+from rowpack_loaders.host_memory import process_memory, total_host_memory
 from rowpack_loaders.version import __version__
 
 DEFAULT_SHAPES = ("rwkv4-1b5", "qwen3_5-2b")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from rowpack_loaders.bundle import Bundle, open_bundle
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.generation import STOP, Generation, generate_tokens
-from rowpack_loaders.host import available_memory_bytes
+from rowpack_loaders.host_memory import available_host_memory
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription, describe_model
 from rowpack_loaders.runtimes import Runtime, load_runtime
 from rowpack_loaders.safetensors_header import parse_header
@@ -213,7 +213,7 @@ def _load_engines(
         return load_roles([DECODE])
     if layout == "split":
         return load_roles([DECODE, PREFILL])
-    needed, available = second_engine_bytes(model), available_memory_bytes()
+    needed, available = second_engine_bytes(model), available_host_memory()
     if available is not None and needed > available:
         _warn_of_one_engine(f"it needs {needed} bytes and {available} are available")
         return load_roles([DECODE])

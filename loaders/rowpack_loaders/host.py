@@ -1,4 +1,4 @@
-"""Ask the host what a process may use: cores, memory, the processor's name.
+"""Ask the host what a process may use: cores, and the processor's name (memory: host_memory).
 
 A container or a CPU affinity mask often grants less than the machine has; a thread pool sized after the
 machine then fights itself. Every function answers from the narrowest limit it can see.
@@ -12,9 +12,6 @@ import platform
 from pathlib import Path
 
 _CGROUP_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-_CGROUP_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_CGROUP_MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
-_MEMORY_TABLE = Path("/proc/meminfo")
 _PROCESSOR_TABLE = Path("/proc/cpuinfo")
 _PROCESSORS = Path("/sys/devices/system/cpu")
 
@@ -28,16 +25,6 @@ def usable_core_count() -> int:
     logical = _allowed_processors()
     cores = {_physical_core(processor) for processor in logical}
     return max(1, min(len(cores), _quota_in_cores() or len(cores)))
-
-
-def available_memory_bytes() -> int | None:
-    """Return how many bytes this process can still take without swapping, or None where the host does not
-    say.
-    """
-    host = _available_from_table(_read_text(_MEMORY_TABLE))
-    group = _available_in_control_group(_read_text(_CGROUP_MEMORY_LIMIT), _read_text(_CGROUP_MEMORY_USED))
-    known = [amount for amount in (host, group) if amount is not None]
-    return min(known) if known else None
 
 
 def processor_name() -> str:
@@ -66,19 +53,6 @@ def _quota_in_cores() -> int | None:
     if not quota.isdigit() or not period.strip().isdigit():
         return None
     return max(1, math.ceil(int(quota) / int(period)))
-
-
-def _available_from_table(text: str) -> int | None:
-    for line in text.splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _available_in_control_group(limit: str, used: str) -> int | None:
-    if not limit.strip().isdigit() or not used.strip().isdigit():
-        return None
-    return max(0, int(limit) - int(used))
 
 
 def _read_text(path: Path) -> str:

@@ -15,9 +15,6 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Point every place that is read into an empty folder, and allow processors 0 to 3."""
     for name in (
         "_CGROUP_CPU_QUOTA",
-        "_CGROUP_MEMORY_LIMIT",
-        "_CGROUP_MEMORY_USED",
-        "_MEMORY_TABLE",
         "_PROCESSOR_TABLE",
     ):
         monkeypatch.setattr(host, name, tmp_path / name)
@@ -50,19 +47,6 @@ def test_two_threads_of_a_core_count_once(system: Path) -> None:
 def test_a_quota_narrows_the_count(system: Path, quota: str, cores: int) -> None:
     (system / "_CGROUP_CPU_QUOTA").write_text(quota)
     assert host.usable_core_count() == cores
-
-
-def test_memory_is_the_narrowest_limit(system: Path) -> None:
-    assert host.available_memory_bytes() is None
-    (system / "_MEMORY_TABLE").write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
-    assert host.available_memory_bytes() == 5000 * 1024
-    (system / "_CGROUP_MEMORY_LIMIT").write_text("max\n")
-    (system / "_CGROUP_MEMORY_USED").write_text("10\n")
-    assert host.available_memory_bytes() == 5000 * 1024
-    (system / "_CGROUP_MEMORY_LIMIT").write_text("1000000\n")
-    assert host.available_memory_bytes() == 999990
-    (system / "_CGROUP_MEMORY_USED").write_text("2000000\n")
-    assert host.available_memory_bytes() == 0
 
 
 def test_the_processor_has_a_name(system: Path) -> None:

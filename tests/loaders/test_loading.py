@@ -79,7 +79,7 @@ def test_parts_without_a_bundle_make_a_decoder(hybrid: Decoder, tmp_path: Path) 
 
 
 def test_too_little_memory_for_the_second_engine_warns_and_runs(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_module, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(decoder_module, "available_host_memory", lambda: 1000)
     assert load(bundle).runtime.has_prefill_engine, "weights are shared, so the second engine costs nothing"
     monkeypatch.setattr(decoder_module, "second_engine_bytes", lambda model: 1001)
     with pytest.warns(UserWarning, match="1001 bytes"):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rowpack.engines.backend import BuiltEngine, RowProfile
 from rowpack.engines.io_contract import DECODE, PREFILL, EngineContract
 from rowpack.gate import UNKNOWN_CAPACITY, Capacity, CapacitySource, SplitVeto
-from rowpack.host_memory import total_host_memory
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.host_memory import total_host_memory
 
 if TYPE_CHECKING:
     import onnx

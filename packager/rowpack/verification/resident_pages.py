@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rowpack.host_memory import process_memory
+from rowpack_loaders.host_memory import process_memory
 from rowpack_loaders.mapped_section import MappedSection
 
 RESIDENT_LIMIT_BYTES = 256 * 2**20

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rowpack import host_memory
-from rowpack.host_memory import available_host_memory, process_memory, total_host_memory
+from rowpack_loaders import host_memory
+from rowpack_loaders.host_memory import available_host_memory, process_memory, total_host_memory
 
 KIB = 1024
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         500 kB\nMemAvailable:    800 kB\nHugePages_Total:       0\n"
