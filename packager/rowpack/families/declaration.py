@@ -87,16 +87,6 @@ class StateSpec:
 
 
 @dataclass(frozen=True)
-class EngineInput:
-    """One input of the exported graph: ``role`` is ``token_id``, ``position_id``, ``attention_mask`` or ``state``."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    role: str
-
-
-@dataclass(frozen=True)
 class ModelDescription:
     """What a family read out of one checkpoint: everything later stages need, nothing of the checkpoint itself."""
 
