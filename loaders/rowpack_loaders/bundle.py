@@ -14,6 +14,7 @@ from rowpack_loaders.container import DEFAULT_SECTION_LIMIT_BYTES, Container
 from rowpack_loaders.container_header import Header, SectionRange
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.manifest import MANIFEST_SECTION
+from rowpack_loaders.older import describe_older, is_older
 from rowpack_loaders.strict_json import parse_json_object
 
 MANIFEST_LIMIT_BYTES = 16 * 2**20
@@ -24,7 +25,8 @@ class Bundle:
     """An open bundle. ``manifest`` is the raw dictionary; the properties are typed readings of it.
 
     Use :func:`open_bundle`; the object is a context manager. Opening checks header and manifest by the
-    digests in the trailer, where there is one; ``rowpack_loaders.validate`` checks every section.
+    digests in the trailer, where there is one; ``rowpack_loaders.validate`` checks every section. A bundle from
+    before the manifest (:attr:`is_older`) shows one made of what it says, and unknown for the rest.
     """
 
     def __init__(self, container: Container, manifest: dict[str, object]) -> None:
@@ -35,6 +37,11 @@ class Bundle:
     def path(self) -> Path:
         """The path the bundle was opened by."""
         return self.container.path
+
+    @property
+    def is_older(self) -> bool:
+        """Whether the file has no manifest of its own; it can be inspected and converted, not loaded."""
+        return is_older(self.container)
 
     @property
     def header(self) -> Header:
@@ -120,30 +127,22 @@ class Bundle:
 def open_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Open the bundle at ``path`` and read its manifest; raise :class:`RowpackError` for what cannot be used.
 
-    Refused beside what :meth:`Container.open` refuses: a container without a manifest, a manifest that is not
-    strict JSON, another schema major, an unknown entry of ``required_features``, and a header or manifest
-    without the digest that the trailer gives. Unknown optional keys are left alone.
+    Refused beside what :meth:`Container.open` refuses: a manifest that is not strict JSON, another schema major,
+    an unknown entry of ``required_features``, a header or manifest without the digest that the trailer gives, and
+    an older container that does not say what it holds. Unknown optional keys are left alone.
     """
     container = Container.open(path)
     try:
-        return Bundle(container, read_manifest(container))
+        manifest = describe_older(container) if is_older(container) else read_manifest(container)
+        return Bundle(container, manifest)
     except BaseException:
         container.close()
         raise
 
 
 def read_manifest(container: Container) -> dict[str, object]:
-    """Return the manifest of an open container as :func:`open_bundle` accepts it."""
+    """Return the stored manifest of an open container as :func:`open_bundle` accepts it."""
     where = f"{container.path}: {MANIFEST_SECTION}"
-    if MANIFEST_SECTION not in container.sections:
-        raise RowpackError(
-            "bundle_manifest_missing",
-            "The container has no manifest: it was written by a program that predates it",
-            where=str(container.path),
-            found=", ".join(list(container.sections)[:20]) or "no sections",
-            expected=f"a section {MANIFEST_SECTION}",
-            remedy="Build the bundle again from its checkpoint",
-        )
     stored = container.read_section(MANIFEST_SECTION, limit_bytes=MANIFEST_LIMIT_BYTES)
     manifest = parse_json_object(stored, where=where, max_values=MANIFEST_VALUES_LIMIT)
     records.check_version(manifest, where)

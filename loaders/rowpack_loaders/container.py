@@ -1,8 +1,8 @@
-"""Read a format-1 container strictly: magic, header, section table, trailer.
+"""Read a container strictly: magic, header, section table, trailer.
 
-    bytes 0–7     magic 42 55 4E 44 4C 45 01 00
+    bytes 0–7     magic 42 55 4E 44 4C 45 01 00 (older ones: see container_forms)
     bytes 8–15    H, u64 little-endian
-    16 … 16+H−1   header, one UTF-8 JSON object with exactly five keys
+    16 … 16+H−1   header, one UTF-8 JSON object, with exactly five keys in format 1
     16+H …        sections; header offsets count from here
     at the end    optional trailer: JSON (P bytes), P as u64 LE, magic 50 52 4F 56 01 00 00 00
 
@@ -21,13 +21,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from rowpack_loaders.container_forms import ContainerForm, check_magic, identify_form
 from rowpack_loaders.container_header import Header, SectionRange, check_header
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.strict_json import parse_json_object
 
-MAGIC = bytes.fromhex("42 55 4E 44 4C 45 01 00")
-SUPERSEDED_MAGIC = bytes.fromhex("54 52 54 46 42 00 01 00")
 TRAILER_MAGIC = bytes.fromhex("50 52 4F 56 01 00 00 00")
 PREAMBLE_BYTES = 16
 TRAILER_FRAME_BYTES = 16
@@ -54,7 +53,11 @@ class Container:
         self.payload_start = PREAMBLE_BYTES + len(self.header_bytes)
         parsed = parse_json_object(self.header_bytes, where=f"{path}: header")
         self.header: Header = check_header(
-            parsed, payload_start=self.payload_start, file_size=self.file_size, where=f"{path}: header#"
+            parsed,
+            payload_start=self.payload_start,
+            file_size=self.file_size,
+            where=f"{path}: header#",
+            form=identify_form(self._magic, parsed),
         )
         self.check_unchanged()
 
@@ -68,6 +71,11 @@ class Container:
         except BaseException:
             os.close(descriptor)
             raise
+
+    @property
+    def form(self) -> ContainerForm:
+        """Which form of container this is; only format 1 is still written."""
+        return self.header.form
 
     @property
     def family(self) -> str:
@@ -225,7 +233,8 @@ class Container:
                 remedy="Copy or download the file again",
             )
         preamble = self.read_at(0, PREAMBLE_BYTES)
-        _check_magic(preamble[:8], self.path)
+        self._magic = preamble[:8]
+        check_magic(self._magic, f"{self.path}, byte 0")
         (length,) = _U64.unpack_from(preamble, 8)
         _check_header_length(length, limit_bytes, self.file_size, self.path)
         return self.read_at(PREAMBLE_BYTES, length)
@@ -306,27 +315,6 @@ def _refuse_special_file(path: Path, status: os.stat_result) -> None:
         where=str(path),
         found=kinds.get(stat.S_IFMT(status.st_mode), "a device"),
         expected="a regular file",
-    )
-
-
-def _check_magic(magic: bytes, path: Path) -> None:
-    if magic == MAGIC:
-        return
-    if magic == SUPERSEDED_MAGIC:
-        raise RowpackError(
-            "container_form_superseded",
-            "The file is a container from before August 2026",
-            where=f"{path}, byte 0",
-            found=magic.hex(" "),
-            expected=MAGIC.hex(" "),
-            remedy="Build the bundle again from its checkpoint",
-        )
-    raise RowpackError(
-        "container_magic_unknown",
-        "The file is not a bundle",
-        where=f"{path}, byte 0",
-        found=magic.hex(" "),
-        expected=MAGIC.hex(" "),
     )
 
 

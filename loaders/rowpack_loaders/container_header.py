@@ -1,22 +1,22 @@
-"""Check the parsed header of a format-1 container against the rules every loader in the field applies.
+"""Check the parsed header of a container against the rules every loader in the field applies.
 
-The header has exactly five keys and each section entry exactly two: loaders that predate the manifest refuse
-a sixth or a third, so a file that has one is refused here as well. All problems are found in one pass.
+The header of format 1 has exactly five keys and each section entry exactly two: loaders that predate the manifest
+refuse a sixth or a third, so a file that has one is refused here as well. Older forms are renamed first
+(:mod:`rowpack_loaders.container_forms`) and go through the same check. All problems are found in one pass.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+from rowpack_loaders.container_forms import CONTAINER_FORMAT, FORMAT_1, TASK, ContainerForm, as_format_1, facts_of
 from rowpack_loaders.errors import Problem, RowpackError
 from rowpack_loaders.section_names import case_twins, unsafe_name_reason
 from rowpack_loaders.strict_json import LARGEST_INTEGER, is_json_integer, json_pointer, json_type_name
 
-CONTAINER_FORMAT = 1
-TASK = "text_generation"
 HEADER_KEYS = ("format", "family", "task", "backend", "sections")
 SECTION_KEYS = ("offset", "length")
 
@@ -41,22 +41,30 @@ class SectionRange:
 
 @dataclass(frozen=True)
 class Header:
-    """The five facts of a checked header; ``sections`` is in the header's order, with absolute offsets."""
+    """The five facts of a checked header; ``sections`` is in the header's order, with absolute offsets.
+
+    ``form`` says which form of container it is; older ones leave ``task`` and ``backend`` unknown and say other
+    things instead, which are in ``facts`` as they stand.
+    """
 
     format: int
     family: str
     task: str
     backend: str
     sections: dict[str, SectionRange]
+    form: ContainerForm = FORMAT_1
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
-def check_header(parsed: dict[str, object], *, payload_start: int, file_size: int, where: str) -> Header:
+def check_header(
+    parsed: dict[str, object], *, payload_start: int, file_size: int, where: str, form: ContainerForm = FORMAT_1
+) -> Header:
     """Return the header in ``parsed``, or raise :class:`RowpackError` with every rule that it breaks.
 
     The error carries the code of the first problem and lists all of them.
     """
-    check = _HeaderCheck(payload_start, file_size, where)
-    header = check.header(parsed)
+    check = _HeaderCheck(payload_start, file_size, where, form)
+    header = check.header(as_format_1(parsed, form), facts_of(parsed, form))
     if header is None or check.problems:
         first = check.problems[0]
         raise RowpackError(
@@ -74,13 +82,14 @@ def check_header(parsed: dict[str, object], *, payload_start: int, file_size: in
 class _HeaderCheck:
     """Collect the problems of one header."""
 
-    def __init__(self, payload_start: int, file_size: int, where: str) -> None:
+    def __init__(self, payload_start: int, file_size: int, where: str, form: ContainerForm) -> None:
         self.payload_start = payload_start
         self.file_size = file_size
         self.where = where
+        self.form = form
         self.problems: list[Problem] = []
 
-    def header(self, parsed: dict[str, object]) -> Header | None:
+    def header(self, parsed: dict[str, object], facts: Mapping[str, object]) -> Header | None:
         """Return the header, or None when a key is missing."""
         if not self._has_keys(parsed, HEADER_KEYS, self.where):
             return None
@@ -98,7 +107,7 @@ class _HeaderCheck:
         family = self._identifier(parsed, "family")
         task = self._identifier(parsed, "task")
         backend = self._identifier(parsed, "backend")
-        if task not in ("", TASK):
+        if task not in ("", TASK) and self.form.names_task_and_backend:
             self._report(
                 Problem(
                     "header_task_unsupported",
@@ -108,7 +117,8 @@ class _HeaderCheck:
                     expected=TASK,
                 )
             )
-        return Header(CONTAINER_FORMAT, family, task, backend, self._sections(parsed["sections"]))
+        sections = self._sections(parsed["sections"])
+        return Header(CONTAINER_FORMAT, family, task, backend, sections, self.form, facts)
 
     def _report(self, problem: Problem) -> None:
         if len(self.problems) < MOST_PROBLEMS:

@@ -112,6 +112,10 @@ class Fields:
             raise self._malformed(self._at(key), value, " or ".join(allowed))
         return value
 
+    def wrong(self, key: str, expected: str) -> RowpackError:
+        """Return the error about a value of ``key`` that has the right type and is wrong all the same."""
+        return self._malformed(self._at(key), self.raw.get(key), expected)
+
     def _array(self, key: str) -> list[object]:
         value = self._value(key)
         if not isinstance(value, list):

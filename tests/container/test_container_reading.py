@@ -111,7 +111,7 @@ PREAMBLES = {
     "fifteen bytes": (MAGIC + b"\1" + bytes(6), "container_too_short"),
     "another magic": (b"PK\3\4" + bytes(100), "container_magic_unknown"),
     "magic of version 2": (b"BUNDLE\2\0" + bytes(100), "container_magic_unknown"),
-    "the form before August 2026": (b"TRTFB\0\1\0" + bytes(100), "container_form_superseded"),
+    "header of no bytes before August 2026": (b"TRTFB\0\1\0" + bytes(100), "header_empty"),
     "header of no bytes": (MAGIC + bytes(100), "header_empty"),
     "header past the end": (MAGIC + struct.pack("<Q", 5) + b"{  }", "header_beyond_file"),
     "header beyond the limit": (MAGIC + struct.pack("<Q", HEADER_LIMIT_BYTES + 1) + b"{}", "header_too_long"),

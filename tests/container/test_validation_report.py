@@ -243,6 +243,7 @@ def test_the_layers_are_those_whose_rules_are_tried() -> None:
         "container",
         "padding",
         "manifest",
+        "origin",
         "references",
         "engines",
         "states",

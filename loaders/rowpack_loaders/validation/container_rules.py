@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rowpack_loaders.container import HEADER_LIMIT_BYTES, PREAMBLE_BYTES, Container
+from rowpack_loaders.container_forms import FORMAT_1
 from rowpack_loaders.errors import Problem
 from rowpack_loaders.manifest import MANIFEST_SECTION
 from rowpack_loaders.section_names import section_order, unportable_name_reason
@@ -22,8 +23,19 @@ LARGEST_GAP_BYTES = 16 * 2**20
 def container_opens(subject: Subject) -> Iterator[Finding]:
     """Open the container; every reader rule about magic, header and section table is checked there."""
     limit = FIRST_READ_BYTES - PREAMBLE_BYTES if subject.header_only else HEADER_LIMIT_BYTES
-    subject.open_container = Container.open(subject.path, header_limit_bytes=limit)
-    yield from ()
+    container = Container.open(subject.path, header_limit_bytes=limit)
+    if container.form is not FORMAT_1:
+        container.close()
+        yield Problem(
+            "container_form_superseded",
+            "The file is a container of an older form, which readers read and nobody writes any more",
+            where="byte 0",
+            found=container.form.name,
+            expected=FORMAT_1.name,
+            remedy="Convert it with rowpack migrate OLD -o NEW",
+        )
+        return
+    subject.open_container = container
 
 
 def header_is_of_written_size(subject: Subject) -> Iterator[Finding]:

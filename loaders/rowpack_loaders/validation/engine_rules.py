@@ -69,20 +69,6 @@ def engine_sections_have_their_names(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def decision_matches_layout(subject: Subject) -> Iterator[Finding]:
-    """The recorded decision is for the layout the bundle has."""
-    layout = read_layout(subject.manifest, MANIFEST_SECTION)
-    decision = subject.manifest_fields.child("layout_decision")
-    if decision.text("layout") != layout:
-        yield Problem(
-            "layout_decision_mismatch",
-            "The recorded decision is for another layout",
-            where=f"{MANIFEST_SECTION}#/layout_decision/layout",
-            found=decision.text("layout")[:80],
-            expected=f"{layout}, the decoder_engine_layout",
-        )
-
-
 def row_ranges_fit(subject: Subject) -> Iterator[Finding]:
     """The decode engine takes one row, the prefill engine 1 to ``prefill_rows``, tuned for some number between."""
     limits = read_limits(subject.manifest, MANIFEST_SECTION)
@@ -189,7 +175,6 @@ def _check_roles(
 RULES: tuple[Rule, ...] = (
     layout_matches_engines,
     engine_sections_have_their_names,
-    decision_matches_layout,
     row_ranges_fit,
     tensor_names_are_unique,
     roles_are_complete,

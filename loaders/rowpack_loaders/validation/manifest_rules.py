@@ -25,7 +25,7 @@ def manifest_parses(subject: Subject) -> Iterator[Finding]:
             where="header#/sections",
             found=", ".join(list(subject.container.sections)[:20]) or "no sections",
             expected=MANIFEST_SECTION,
-            remedy="Build the bundle again from its checkpoint",
+            remedy="Convert it with rowpack migrate OLD -o NEW, or build it again from its checkpoint",
         )
         return
     if subject.header_only and place.end_bytes > FIRST_READ_BYTES:

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 
 from rowpack.bundle.output_file import OutputFile
 from rowpack.bundle.trailer import build_trailer
-from rowpack_loaders.container import MAGIC, PREAMBLE_BYTES
-from rowpack_loaders.container_header import CONTAINER_FORMAT, TASK, SectionRange
+from rowpack_loaders.container import PREAMBLE_BYTES
+from rowpack_loaders.container_forms import CONTAINER_FORMAT, MAGIC, TASK
+from rowpack_loaders.container_header import SectionRange
 from rowpack_loaders.digests import canonical_json, content_digest, file_digest
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.manifest import MANIFEST_SECTION

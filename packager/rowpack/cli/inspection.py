@@ -13,6 +13,12 @@ from rowpack_loaders.manifest import SpecialToken, StateRecord
 from rowpack_loaders.manifest_fields import Fields
 
 PREFILL = "prefill"
+
+FORMS_IN_WORDS = {
+    "format_1": "format 1 without a manifest",
+    "august_2026": "the form of August 2026",
+    "trtfb": "the form before August 2026 (TRTFB)",
+}
 NOTHING = "–"
 
 
@@ -47,15 +53,16 @@ class Inspection:
 
         A single bundle does not know how large the prefill engine would be that it lacks: ``None``.
         """
-        decision = self._manifest.child("layout_decision")
-        weight_bytes = decision.integer("weight_bytes")
+        decision = self._decision()
+        weight_bytes = None if decision is None else decision.integer("weight_bytes")
+        both_weight_bytes = None if decision is None else decision.integer("copies") * decision.integer("weight_bytes")
         prefill_bytes = self._prefill_bytes()
         file_bytes = self._bundle.container.file_size
         return {
             "single": {"file_bytes": file_bytes - (prefill_bytes or 0), "weight_bytes": weight_bytes},
             "split": {
                 "file_bytes": None if prefill_bytes is None else file_bytes,
-                "weight_bytes": decision.integer("copies") * weight_bytes,
+                "weight_bytes": both_weight_bytes,
             },
         }
 
@@ -72,6 +79,11 @@ class Inspection:
         ]
         return "\n\n".join(parts)
 
+    def _decision(self) -> Fields | None:
+        """Return the layout decision; None where an older container did not say, an error where it is missing."""
+        unknown = self._manifest.raw.get("layout_decision", "missing") is None
+        return None if unknown else self._manifest.child("layout_decision")
+
     def _prefill_bytes(self) -> int | None:
         engine = self._bundle.engines.get(PREFILL)
         section = self._bundle.sections.get(engine.section) if engine else None
@@ -82,12 +94,21 @@ class Inspection:
         yield "bundle", f"{self._bundle.path} ({format_bytes(self._bundle.container.file_size)})"
         revision = model.optional_text("revision")
         yield "model", model.text("id") + (f" at {revision}" if revision else "")
-        parameters = count_of(model.integer("parameter_count"), "parameter")
+        count = model.optional_integer("parameter_count")
+        parameters = "parameters not counted" if count is None else count_of(count, "parameter")
         yield "family", f"{model.text('family')} ({model.text('architecture')}), {parameters}"
         quantization = model.optional_text("quantization")
         yield "precision", model.text("precision") + (f", {quantization}" if quantization else "")
-        yield "layout", layout_in_words(self._manifest.child("layout_decision"))
+        decision = self._decision()
+        decided = f"{self._bundle.decoder_engine_layout}: how it was decided is not known"
+        yield "layout", decided if decision is None else layout_in_words(decision)
         yield "made by", f"{producer.text('name')} {producer.text('version')}"
+        origin = self._manifest.optional_child("origin")
+        if origin is not None:
+            form = FORMS_IN_WORDS.get(origin.text("form"), origin.text("form"))
+            yield "form" if self._bundle.is_older else "converted from", form
+            for name, key in (("not known", "unknown"), ("assumed", "assumed")):
+                yield name, f"{count_of(len(origin.texts(key)), 'place')} of the manifest (--json lists them)"
 
     def _engine_table(self) -> str:
         rows = [("name", "section", "backend", "prompt rows", "runs on")]
