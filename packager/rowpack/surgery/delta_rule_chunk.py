@@ -75,14 +75,14 @@ class DeltaRuleChunk:
 
         to_state = emitter.slice_axis(decay_matrix, 2, rows - 1, rows, "decay_to_state")
         keys_to_state = emitter.op("Mul", [key_columns, to_state], "keys_to_state")
-        written = emitter.op("MatMul", [keys_to_state, update], "written_state")
         kept = emitter.slice_axis(growth, 2, rows - 1, rows, "decay_of_state")
-        decayed = emitter.op("Mul", [memory, kept], "decayed_state")
-        present = emitter.op("Add", [decayed, written], "present_grouped")
-        return [
-            cut_rows(emitter, out_flat, q, "out"),
-            emitter.reshape(present, [heads * group, key, value], "present"),
-        ]
+        # The sum is taken in the state's own shape: a reshape as the model's output would copy the whole state.
+        by_head = [heads * group, key, value]
+        written_grouped = emitter.op("MatMul", [keys_to_state, update], "written_grouped")
+        written = emitter.reshape(written_grouped, by_head, "written_state")
+        decayed = emitter.reshape(emitter.op("Mul", [memory, kept], "decayed_grouped"), by_head, "decayed_state")
+        present = emitter.op("Add", [decayed, written], "present")
+        return [cut_rows(emitter, out_flat, q, "out"), present]
 
     def _heads(self, emitter: Emitter, x: Tensor, heads: int, group: int, dim: int, name: str) -> Tensor:
         """Emit ``[S, heads · group · dim]`` → ``[rows, heads, group, dim]``, padded."""

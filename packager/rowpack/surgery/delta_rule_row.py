@@ -38,10 +38,9 @@ def delta_rule_row(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[
     similarity = emitter.op("MatMul", [query_row, key_column], "query_dot_key")
     written_read = emitter.op("Mul", [similarity, update], "written_read")
     out = emitter.op("Add", [queried, written_read], "out_grouped")
-    decayed = emitter.op("Mul", [memory, factor], "decayed_state")
-    written = emitter.op("Mul", [key_column, update], "written_state")
-    present = emitter.op("Add", [decayed, written], "present_grouped")
-    return [
-        emitter.reshape(out, [1, heads * group * value], "out"),
-        emitter.reshape(present, [heads * group, key, value], "present"),
-    ]
+    # The sum is taken in the state's own shape: a reshape as the model's output would copy the whole state.
+    by_head = [heads * group, key, value]
+    decayed = emitter.reshape(emitter.op("Mul", [memory, factor], "decayed_grouped"), by_head, "decayed_state")
+    written = emitter.reshape(emitter.op("Mul", [key_column, update], "written_grouped"), by_head, "written_state")
+    present = emitter.op("Add", [decayed, written], "present")
+    return [emitter.reshape(out, [1, heads * group * value], "out"), present]
