@@ -32,9 +32,7 @@ ADVANCE_EVENT_SECONDS = 0.25
 class Stage:
     """One running stage; the work calls ``advance`` as bytes are done, ``describe`` as it moves on."""
 
-    def __init__(
-        self, name: str, detail: str, total_bytes: int | None, on_change: Callable[[Stage], None]
-    ) -> None:
+    def __init__(self, name: str, detail: str, total_bytes: int | None, on_change: Callable[[Stage], None]) -> None:
         self.name = name
         self.detail = detail
         self.total_bytes = total_bytes

@@ -18,9 +18,7 @@ def find_family(config: Mapping[str, Any]) -> Family:
     for family in FAMILIES:
         if family.claims(config):
             return family
-    supported = ", ".join(
-        f"{family.name} (model_type {' or '.join(family.model_types)})" for family in FAMILIES
-    )
+    supported = ", ".join(f"{family.name} (model_type {' or '.join(family.model_types)})" for family in FAMILIES)
     raise RowpackError(
         "family_unknown",
         "no family claims this checkpoint",

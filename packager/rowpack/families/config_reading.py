@@ -86,6 +86,4 @@ class ConfigReader:
     def finish(self) -> None:
         """Raise one error with everything that was wrong."""
         if self.problems:
-            raise RowpackError.from_problems(
-                "config_invalid", "the checkpoint's config cannot be built", self.problems
-            )
+            raise RowpackError.from_problems("config_invalid", "the checkpoint's config cannot be built", self.problems)

@@ -118,9 +118,7 @@ class ModelDescription:
     @property
     def key_value_bytes_per_token(self) -> int:
         """Bytes that one more cached position takes in all caches together."""
-        return sum(
-            state.byte_count // state.shape[0] for state in self.states if state.update == "append_rows"
-        )
+        return sum(state.byte_count // state.shape[0] for state in self.states if state.update == "append_rows")
 
 
 class Family(Protocol):

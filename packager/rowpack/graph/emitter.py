@@ -93,9 +93,7 @@ class Emitter:
                     shape=None if shape is None else list(shape),
                 )
             )
-        self.graph.nodes.append(
-            gs.Node(op_type, node_name, dict(attributes), list(inputs), tensors, domain=domain)
-        )
+        self.graph.nodes.append(gs.Node(op_type, node_name, dict(attributes), list(inputs), tensors, domain=domain))
         return tensors
 
     def constant(self, name: str, values: np.ndarray[Any, Any]) -> Tensor:
@@ -153,14 +151,10 @@ class Emitter:
         shapes: Sequence[Sequence[int | str]] | None = None,
     ) -> list[Tensor]:
         """Split ``axis`` into ``sizes``; the outputs are called ``<name>.<part>``."""
-        outputs = [
-            (part, dtype, None if shapes is None else shapes[index]) for index, part in enumerate(parts)
-        ]
+        outputs = [(part, dtype, None if shapes is None else shapes[index]) for index, part in enumerate(parts)]
         return self.multi_op("Split", [tensor, self.ints(*sizes)], name, outputs, axis=axis)
 
-    def cast(
-        self, tensor: Tensor, dtype: str, name: str, *, shape: Sequence[int | str] | None = None
-    ) -> Tensor:
+    def cast(self, tensor: Tensor, dtype: str, name: str, *, shape: Sequence[int | str] | None = None) -> Tensor:
         """Cast to ``dtype`` (``float32``, ``float16``, ``bfloat16``, ``int32``, …)."""
         return self.op("Cast", [tensor], name, dtype=dtype, shape=shape, to=onnx_type(dtype))
 

@@ -9,9 +9,7 @@ from rowpack.graph.emitter import Emitter, Tensor, static_shape
 from rowpack.surgery.float32_island import widened
 
 
-def cached_attention_chunk(
-    emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]
-) -> list[Tensor]:
+def cached_attention_chunk(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
     """Emit out ``[S, heads · head_dim]`` float32 over cache and new rows together."""
     q, k, v, cache_k, cache_v, mask = inputs
     dim = int(attributes["head_dim"])

@@ -17,9 +17,7 @@ from rowpack.graph.emitter import Emitter, Tensor, static_shape
 from rowpack.surgery.float32_island import widened
 
 
-def cached_attention_row(
-    emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]
-) -> list[Tensor]:
+def cached_attention_row(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
     """Emit out ``[1, heads · head_dim]`` float32."""
     q, k, v, cache_k, cache_v, mask = inputs
     dim = int(attributes["head_dim"])
@@ -32,12 +30,8 @@ def cached_attention_row(
 
     own = np.kron(np.eye(kv_heads, dtype=np.float32), np.ones((1, heads // kv_heads), np.float32))
     scale = np.float32(dim**-0.5)
-    own_scaled = emitter.constant(
-        f"own_heads_{kv_heads}_{heads}_{dim}", (own * scale).reshape(kv_heads, 1, heads)
-    )
-    query_columns = emitter.transpose(
-        emitter.reshape(q, [1, heads, dim], "query_heads"), [0, 2, 1], "query_columns"
-    )
+    own_scaled = emitter.constant(f"own_heads_{kv_heads}_{heads}_{dim}", (own * scale).reshape(kv_heads, 1, heads))
+    query_columns = emitter.transpose(emitter.reshape(q, [1, heads, dim], "query_heads"), [0, 2, 1], "query_columns")
     placed = emitter.op("Mul", [query_columns, own_scaled], "query_placed")
     query = emitter.reshape(placed, [kv_width, heads], "query")
 
@@ -52,9 +46,7 @@ def cached_attention_row(
     )
     masked = emitter.op("Add", [emitter.transpose(scores, [1, 0], "scores_by_head"), mask], "masked")
     weights = emitter.op("Softmax", [masked], "weights", axis=-1)
-    past = emitter.op(
-        "MatMul", [emitter.slice_axis(weights, 1, 0, -1, "weights_of_cache"), cache_v], "attended_cache"
-    )
+    past = emitter.op("MatMul", [emitter.slice_axis(weights, 1, 0, -1, "weights_of_cache"), cache_v], "attended_cache")
     new = emitter.op("Mul", [emitter.slice_axis(weights, 1, -1, None, "weights_of_row"), v], "attended_row")
     attended = emitter.op("Add", [past, new], "attended")
     by_kv_head = emitter.reshape(attended, [heads, kv_heads, dim], "attended_by_kv_head")

@@ -47,9 +47,7 @@ class WkvChunk:
         self._block = min(BLOCK_ROWS, self._rows)
         self._blocks = self._rows // self._block
 
-    def __call__(
-        self, emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]
-    ) -> list[Tensor]:
+    def __call__(self, emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
         """Emit the subgraph of one call."""
         k, v, decay, bonus, num, den, maximum = inputs
         channels = int(static_shape(k)[1])
@@ -85,9 +83,7 @@ class WkvChunk:
             emitter.op("Concat", [den, ones], "term_weights", axis=0),
         )
 
-    def _states_at_positions(
-        self, emitter: Emitter, terms: _Terms, decay: Tensor, count: Tensor
-    ) -> list[Tensor]:
+    def _states_at_positions(self, emitter: Emitter, terms: _Terms, decay: Tensor, count: Tensor) -> list[Tensor]:
         """Emit (num, den, max) ``[blocks + 1, channels]`` at each block's start and after row ``count``.
 
         Term j entered before row j (the incoming state is term 0), so at position p it is p − j rows old.

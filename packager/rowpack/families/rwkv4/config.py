@@ -37,9 +37,7 @@ def read_config(config: Mapping[str, Any], tensor_names: Sequence[str]) -> Rwkv4
     reader = ConfigReader(config)
     hidden = reader.positive_int("hidden_size")
     attention_hidden = reader.positive_int("attention_hidden_size", hidden)
-    reader.require(
-        attention_hidden == hidden, "attention_hidden_size", attention_hidden, f"{hidden}, the hidden size"
-    )
+    reader.require(attention_hidden == hidden, "attention_hidden_size", attention_hidden, f"{hidden}, the hidden size")
     stated = reader.boolean("tie_word_embeddings", False)
     tied = stated or "head.weight" not in tensor_names
     if tied and not stated:

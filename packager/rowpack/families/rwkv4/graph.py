@@ -20,9 +20,7 @@ ROWS = "rows"
 class Rwkv4Graph:
     """Emit one model; ``weights`` maps the bundle's tensor names to graph constants."""
 
-    def __init__(
-        self, config: Rwkv4Config, work: str, emitter: Emitter, weights: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, config: Rwkv4Config, work: str, emitter: Emitter, weights: Mapping[str, Tensor]) -> None:
         self._config = config
         self._work = work
         self._root = emitter
@@ -51,9 +49,7 @@ class Rwkv4Graph:
         narrow = root.cast_if_needed(normed, "float32", self._work, "final_norm_cast")
         root.declare(narrow, self._work, [1, config.hidden_size])
         head = self._weights["embeddings.weight" if config.tied else "head.weight"]
-        logits = root.cast_if_needed(
-            linear(root, narrow, head, "head"), self._work, "float32", "logits_float32"
-        )
+        logits = root.cast_if_needed(linear(root, narrow, head, "head"), self._work, "float32", "logits_float32")
         root.output(logits, "logits", "float32", [1, config.vocab_size])
         for tensor, name in self._outputs:
             root.output(tensor, name, "float32", [1, config.hidden_size])
@@ -106,9 +102,7 @@ class Rwkv4Graph:
             product = linear(
                 emitter, mixed, self._weights[f"{scope}.{word}.weight"], word, dtype=self._work, shape=width
             )
-            projected[word] = emitter.cast_if_needed(
-                product, self._work, "float32", f"{word}_float32", shape=width
-            )
+            projected[word] = emitter.cast_if_needed(product, self._work, "float32", f"{word}_float32", shape=width)
         states = [self._state(f"{word}_state_{block}") for word in ("num", "den", "max")]
         row: list[int | str] = [1, self._config.hidden_size]
         out, *present = emitter.multi_op(

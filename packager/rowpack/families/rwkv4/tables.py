@@ -83,9 +83,7 @@ def _block(config: Rwkv4Config, work: str, block: int) -> list[WeightSpec]:
             _matrix(f"{layer}.time_mixing.{word}.weight", work, hidden, hidden, f"{attention}.{word}.weight")
             for word in ("key", "value", "receptance")
         ),
-        _matrix(
-            f"{layer}.time_mixing.output.weight", work, hidden, hidden, f"{attention}.output.weight", rescale
-        ),
+        _matrix(f"{layer}.time_mixing.output.weight", work, hidden, hidden, f"{attention}.output.weight", rescale),
         *_layer_norm(f"{layer}.channel_norm", hidden, f"{stored}.ln2"),
         *(_mix(f"{layer}.channel_mixing", hidden, feed_forward, word) for word in ("key", "receptance")),
         _matrix(f"{layer}.channel_mixing.key.weight", work, ffn, hidden, f"{feed_forward}.key.weight"),
