@@ -9,11 +9,10 @@ from rowpack.checkpoint import Checkpoint, check_tensors, raise_problems
 from rowpack.families import find_family
 from rowpack.families.declaration import Family, ModelDescription
 from rowpack.gate import RequestedLayout
+from rowpack.prefill_rows import MAX_PREFILL_ROWS, check_prefill_rows
 from rowpack.special_tokens import SpecialTokens, read_special_tokens
 from rowpack.weights import WeightPlan, plan_weights
 from rowpack_loaders.errors import RowpackError
-
-MAX_PREFILL_ROWS = 64
 
 DEFAULT_MAX_SEQUENCE_LENGTH = 4096
 """Cache rows of a build that names no length: checkpoints declare up to 262,144, which nobody's memory is for."""
@@ -42,15 +41,7 @@ class BuildRequest:
     revision: str | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.prefill_rows <= MAX_PREFILL_ROWS:
-            raise RowpackError(
-                "prefill_rows_range",
-                "a prefill engine cannot have this many rows",
-                where="--prefill-rows",
-                found=str(self.prefill_rows),
-                expected=f"1 to {MAX_PREFILL_ROWS}",
-                remedy=f"{MAX_PREFILL_ROWS} is the default and the fastest.",
-            )
+        check_prefill_rows(self.prefill_rows)
         if self.max_sequence_length is not None and self.max_sequence_length < 1:
             raise RowpackError(
                 "max_sequence_length_range",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rowpack.bundle.writer import ALIGNMENT_BYTES, BundleWriter
+from rowpack.prefill_rows import check_prefill_rows
 from rowpack.progress import Progress, Stage
 from rowpack_loaders.bundle import Bundle, open_bundle
 from rowpack_loaders.container import Container
@@ -72,15 +73,19 @@ def migrate(
     *,
     model_id: str | None = None,
     revision: str | None = None,
+    prefill_rows: int | None = None,
     progress: Progress | None = None,
 ) -> MigrationReport:
     """Write the bundle ``new`` from the older bundle ``old``; ``new`` appears whole or not at all.
 
-    ``model_id`` and ``revision`` are for the manifest where the older bundle does not name them. The same input gives
-    the same bytes. Raises RowpackError: ``migration_not_needed``, ``migration_in_place``,
-    ``migration_section_unusable``, ``older_engine_mismatch``, and what opening ``old`` and writing ``new`` raise.
+    ``model_id``, ``revision`` and ``prefill_rows`` (the most rows its prefill engine takes) say what the older bundle
+    does not. The same input gives the same bytes. Raises RowpackError: ``migration_not_needed``,
+    ``migration_in_place``, ``migration_section_unusable``, ``older_engine_mismatch``, ``prefill_rows_range``, and what
+    opening ``old`` and writing ``new`` raise.
     """
     progress = progress or Progress()
+    if prefill_rows is not None:
+        check_prefill_rows(prefill_rows)
     with open_bundle(old) as bundle:
         if not bundle.is_older:
             raise RowpackError(
@@ -93,7 +98,8 @@ def migrate(
         _refuse_in_place(old, new)
         description = read_description(bundle.container)
         names = _todays_names(bundle)
-        manifest = _manifest(bundle, description, names, {"id": model_id, "revision": revision})
+        manifest = _manifest(bundle, description, names)
+        _state_what_was_given(manifest, {"id": model_id, "revision": revision}, prefill_rows)
         with progress.stage("digest", str(old), bundle.container.file_size) as stage:
             manifest["origin"]["sha256"] = _file_sha256(bundle.container, stage)
         finished = _write(bundle, description, new, names, manifest, progress)
@@ -148,27 +154,41 @@ def _write(
             return writer.finish(manifest, _provenance(manifest))
 
 
-def _manifest(
-    bundle: Bundle, description: OlderDescription, names: Mapping[str, str], given: Mapping[str, str | None]
-) -> dict[str, Any]:
-    """Return the bundle's manifest with today's names, what the caller gave, and what ONNX engines say themselves."""
+def _manifest(bundle: Bundle, description: OlderDescription, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the bundle's manifest with today's names, and with what ONNX engines say themselves."""
     manifest: dict[str, Any] = deepcopy(bundle.manifest)
-    origin = manifest["origin"]
     manifest["producer"] = {"name": "rowpack", "version": __version__}
     known = {"/producer/name", "/producer/version"}
-    for key, value in given.items():
-        if value is not None:
-            manifest["model"][key] = value
-            known.add(f"/model/{key}")
     todays = {stored: name for name, stored in names.items()}
     for role, engine in manifest["engines"].items():
         stored = description.engine_sections[role]
         engine["section"] = todays[stored]
         if stored.endswith(".onnx"):
             known |= _describe_onnx_engine(bundle, role, engine)
-    for kind in ("unknown", "assumed"):
-        origin[kind] = [pointer for pointer in origin[kind] if pointer not in known]
+    _forget(manifest, known)
     return manifest
+
+
+def _state_what_was_given(manifest: dict[str, Any], model: Mapping[str, str | None], prefill_rows: int | None) -> None:
+    """Put what the caller knows in the place of what was unknown or assumed."""
+    known = set()
+    for key, value in model.items():
+        if value is not None:
+            manifest["model"][key] = value
+            known.add(f"/model/{key}")
+    if prefill_rows is not None:
+        manifest["limits"]["prefill_rows"] = prefill_rows
+        known.add("/limits/prefill_rows")
+        if "prefill" in manifest["engines"]:
+            best = min(manifest["engines"]["prefill"]["rows"]["opt"], prefill_rows)
+            manifest["engines"]["prefill"]["rows"] = {"min": 1, "opt": best, "max": prefill_rows}
+    _forget(manifest, known)
+
+
+def _forget(manifest: dict[str, Any], known: set[str]) -> None:
+    """Take places off the lists of what is unknown and assumed."""
+    for kind in ("unknown", "assumed"):
+        manifest["origin"][kind] = [pointer for pointer in manifest["origin"][kind] if pointer not in known]
 
 
 def _describe_onnx_engine(bundle: Bundle, role: str, engine: dict[str, Any]) -> set[str]:
@@ -178,6 +198,9 @@ def _describe_onnx_engine(bundle: Bundle, role: str, engine: dict[str, Any]) -> 
     where = f"{bundle.path}: {stored}"
     interface = read_onnx_interface(data, where=where)
     _check_tensors(bundle.engines[role], interface, where)
+    for kind, tensors in (("inputs", interface.inputs), ("outputs", interface.outputs)):
+        order = [tensor.name for tensor in tensors]
+        engine[kind].sort(key=lambda tensor: order.index(tensor["name"]))
     engine["opset"] = interface.opsets.get("", 0) or None
     engine["ir_version"] = interface.ir_version or None
     engine["onnx_sha256"] = hashlib.sha256(data).hexdigest()
@@ -201,14 +224,11 @@ def _check_tensors(engine: EngineRecord, interface: OnnxInterface, where: str) -
 
 
 def _agrees(found: OnnxTensor, dtype: str, shape: tuple[int | str, ...]) -> bool:
-    return (
-        found.dtype == dtype
-        and found.shape is not None
-        and len(found.shape) == len(shape)
-        and all(
-            real == size or isinstance(real, str) or isinstance(size, str) for real, size in zip(found.shape, shape)
-        )
-    )
+    """Tell whether a graph's tensor can be the one that was bound; a free size goes with any."""
+    if found.dtype != dtype or found.shape is None or len(found.shape) != len(shape):
+        return False
+    sizes = zip(found.shape, shape, strict=True)
+    return all(real == size or isinstance(real, str) or isinstance(size, str) for real, size in sizes)
 
 
 def _engine_mismatch(where: str, kind: str, found: list[str], expected: str) -> RowpackError:

@@ -23,6 +23,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="NEW", help="the bundle to write")
     parser.add_argument("--model-id", metavar="ID", help="name of the model in the manifest, where OLD has none")
     parser.add_argument("--revision", metavar="REVISION", help="revision of the checkpoint, for the manifest")
+    parser.add_argument(
+        "--prefill-rows",
+        type=int,
+        metavar="N",
+        help="most rows that OLD's prefill engine takes, 1 to 64 (assumed: 64, as engines of its time were built)",
+    )
     add_progress_option(parser)
     add_json_option(parser)
 
@@ -37,6 +43,7 @@ def run(arguments: Namespace, console: Console) -> int:
             arguments.output,
             model_id=arguments.model_id,
             revision=arguments.revision,
+            prefill_rows=arguments.prefill_rows,
             progress=progress,
         )
     if console.as_json:
