@@ -1,8 +1,8 @@
 """Publish a file whole or not at all: write beside the target, fsync, rename, fsync the folder.
 
-The temporary file is hidden, carries the process id for people, and is locked for as long as its writer
-lives. The lock, not the id, tells a stale file from one that is being written: process ids repeat and differ
-between containers that share a folder.
+A target has one temporary file, hidden beside it and locked for as long as its writer lives. So the lock keeps a
+second writer of the same target away, and tells a file that a killed writer left from one that is being written:
+process ids could not, they repeat and differ between containers that share a folder.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from pathlib import Path
 
 from rowpack_loaders.errors import RowpackError
 
-_MARK = ".rowpack-"
-_SUFFIX = ".tmp"
+_SUFFIX = ".rowpack-part"
+_ATTEMPTS = 100
+"""More than enough: an attempt fails only while another process looks at the same name in the same instant."""
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -26,14 +28,14 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 class OutputFile:
     """A temporary file beside ``target``: :meth:`publish` makes it the target, :meth:`discard` removes it.
 
-    Created with the permissions the umask leaves. Symbolic links at the target are replaced, not followed.
+    Created with the permissions the umask leaves. Symbolic links at the target are replaced, not followed. Raises
+    RowpackError ``output_busy`` while another process writes the same target, and what the system refuses.
     """
 
     def __init__(self, target: Path) -> None:
         self.target = target
         _check_target(target)
         with self.translated_errors():
-            remove_stale(target)
             self.temporary_path, self._descriptor = _create_locked(target)
         self._open = True
 
@@ -109,33 +111,77 @@ class OutputFile:
 
 
 def remove_stale(target: Path) -> list[Path]:
-    """Remove temporary files that killed builds of ``target`` left, and return them; live ones are locked."""
+    """Remove what killed writers of ``target`` and of its companions (``target.…``) left; live ones are locked."""
     removed = []
     for path in target.parent.iterdir():
-        if not (path.name.startswith(f".{target.name}{_MARK}") and path.name.endswith(_SUFFIX)):
+        if not (path.name.startswith(f".{target.name}.") and path.name.endswith(_SUFFIX)):
             continue
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-                removed.append(path)
-            finally:
-                os.close(descriptor)
+        with contextlib.suppress(OSError), _locked(path):
+            path.unlink()
+            removed.append(path)
     return removed
 
 
 def _create_locked(target: Path) -> tuple[Path, int]:
-    while True:
-        path = target.with_name(f".{target.name}{_MARK}{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        # File systems without locks are written to all the same; nothing is cleaned up on them.
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Between creation and lock another build may have taken the file for a stale one.
+    """Create and lock the temporary file of ``target``; raise ``output_busy`` when somebody else holds it."""
+    path = target.with_name(f".{target.name}{_SUFFIX}")
+    for _ in range(_ATTEMPTS):
+        remove_stale(target)
+        try:
+            descriptor = _create(path)
+        except FileExistsError:
+            if _is_held(path):
+                break
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            continue
+        except OSError:
+            # A file system without locks: writers stay apart by names of their own, and nothing is cleaned up.
+            os.close(descriptor)
+            path.unlink()
+            path = target.with_name(f".{target.name}.{secrets.token_hex(8)}{_SUFFIX}")
+            return path, _create(path)
+        # Between creation and lock another process may have taken the file for a stale one.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return path, descriptor
+        os.close(descriptor)
+    raise RowpackError(
+        "output_busy",
+        "Another process is writing this output",
+        where=str(target),
+        found=f"{path.name}, which is locked",
+        expected="one writer at a time",
+        remedy="Wait until it has ended, or name another output",
+    )
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def _is_held(path: Path) -> bool:
+    """Tell whether another process has ``path`` locked; one that is gone by now is not."""
+    try:
+        with _locked(path):
+            return False
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of an existing file; raise OSError when it is held elsewhere or is no file to lock."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
         os.close(descriptor)
 
 
