@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,13 +23,13 @@ from rowpack.bundle.manifest import (
 from rowpack.bundle.provenance import slsa_provenance, source_date
 from rowpack.bundle.writer import BundleWriter
 from rowpack.checkpoint import Checkpoint, InputFile, open_checkpoint
+from rowpack.engine_stage import add_engines, counted, engine_graphs, engine_orders, scratch_file
 from rowpack.engines import find_backend
-from rowpack.engines.backend import DECODE_ROWS, Backend, BuiltEngine, prefill_rows_profile
-from rowpack.engines.io_contract import DECODE, PREFILL, check_contract
+from rowpack.engines.backend import Backend, BuiltEngine, EngineBuilder, Executed, FileRange
 from rowpack.families.declaration import RuntimeFacts
 from rowpack.gate import LayoutDecision, RequestedLayout, decide_layout
 from rowpack.model_preparation import BuildRequest, PreparedModel, prepare_model
-from rowpack.progress import FinishedStage, Progress, Stage
+from rowpack.progress import FinishedStage, Progress
 from rowpack.weights import WEIGHTS_SECTION, stream_weights
 from rowpack_loaders.digests import canonical_json
 from rowpack_loaders.errors import Problem
@@ -61,6 +62,10 @@ class BuildReport:
     content_digest: str
     file_digest: str
     worst_relative_error: dict[str, float]
+    engine_builds: dict[str, dict[str, object]]
+    """What compiling each engine took, by role; empty where nothing is compiled."""
+    executed: Executed | None
+    """What the smoke run executed: the engines, or the graphs they were compiled from; None without one."""
     stages: tuple[FinishedStage, ...]
     warnings: tuple[Problem, ...]
 
@@ -74,6 +79,8 @@ class BuildReport:
             "content_digest": self.content_digest,
             "file_digest": self.file_digest,
             "worst_relative_error": self.worst_relative_error,
+            "engine_builds": self.engine_builds,
+            "executed": self.executed,
             "stages": [stage.as_json() for stage in self.stages],
             "warnings": [warning.as_json() for warning in self.warnings],
         }
@@ -88,6 +95,7 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     backend = find_backend(request.backend)
     backend.check_precision(request.precision)
     source_date()  # refused now rather than after hours, if it is wrong
+    builder = backend.open_builder(request.engine_options)
     with progress.stage("checkpoint", str(request.checkpoint)):
         checkpoint = open_checkpoint(request.checkpoint, allow_missing_tokenizer=request.allow_missing_tokenizer)
     with checkpoint, ThreadPoolExecutor(1, thread_name_prefix="input-sha256") as hasher:
@@ -103,7 +111,7 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
             manifest_reserve_bytes=_manifest_reserve(request, checkpoint, prepared, decision, backend),
         ) as writer:
             digests = hasher.submit(_hash_inputs, checkpoint.input_files)
-            return _build_into(writer, request, checkpoint, prepared, decision, backend, digests, progress)
+            return _build_into(writer, request, checkpoint, prepared, decision, backend, builder, digests, progress)
 
 
 def export_onnx(request: BuildRequest, output_folder: Path, progress: Progress | None = None) -> list[Path]:
@@ -119,13 +127,14 @@ def export_onnx(request: BuildRequest, output_folder: Path, progress: Progress |
         checkpoint = open_checkpoint(request.checkpoint, allow_missing_tokenizer=True)
     with checkpoint:
         prepared = prepare_model(checkpoint, request)
-        exported, engines = _graphs(prepared, request.prefill_rows, split=True, progress=progress)
+        backend = find_backend(request.backend)
+        exported, engines = _graphs(prepared, request.prefill_rows, backend, split=True, progress=progress)
         graphs = {"exported.onnx": exported, **{f"{role}.onnx": graph for role, graph in engines.items()}}
         with progress.stage("weights", total_bytes=prepared.plan.section_bytes) as stage:
             return write_files(
                 output_folder,
                 {
-                    WEIGHTS_SECTION: _counted(stream_weights(prepared.plan, checkpoint), stage),
+                    WEIGHTS_SECTION: counted(stream_weights(prepared.plan, checkpoint), stage),
                     **{name: [serialize(graph)] for name, graph in graphs.items()},
                 },
             )
@@ -138,6 +147,7 @@ def _build_into(
     prepared: PreparedModel,
     decision: LayoutDecision,
     backend: Backend,
+    builder: EngineBuilder,
     digests: Future[list[dict[str, object]]],
     progress: Progress,
 ) -> BuildReport:
@@ -145,25 +155,25 @@ def _build_into(
     from rowpack.graph.model import serialize
 
     split = decision.layout == "split"
-    exported, graphs = _graphs(prepared, request.prefill_rows, split=split, progress=progress)
-    with progress.stage("engines", f"{backend.name}, {' and '.join(graphs)}"):
-        engines = _build_engines(backend, prepared, graphs, request.prefill_rows)
+    exported, graphs = _graphs(prepared, request.prefill_rows, backend, split=split, progress=progress)
+    form = backend.graph_form(prepared.max_cache_length)
+    orders = engine_orders(prepared, graphs, request.prefill_rows, form)
     _add_small_sections(writer, request, checkpoint, prepared)
-    for engine in engines:
-        writer.add_section(engine.section, engine.payload, media_type=engine.media_type)
-    with progress.stage("weights", f"{request.precision}", prepared.plan.section_bytes) as stage:
-        writer.add_section(
-            WEIGHTS_SECTION,
-            _counted(stream_weights(prepared.plan, checkpoint), stage),
-            media_type="application/x-safetensors",
-            length_bytes=prepared.plan.section_bytes,
-        )
-    with progress.stage("inputs", "waiting for the digests of the checkpoint's files"):
-        inputs = digests.result()
-    facts = _manifest_facts(request, checkpoint, prepared, decision, backend, engines, inputs)
-    worst_error: dict[str, float] = {}
-    if request.verify:
-        facts, worst_error = _verify(writer, facts, serialize(exported), progress)
+    with ExitStack() as scratch:
+        weights = _weight_pieces(prepared, checkpoint, progress)
+        if backend.weights_in_bundle:
+            engines = add_engines(writer, builder, orders, None, progress)
+            weights_range = _add_weights(writer, prepared, weights)
+        else:
+            kept = scratch_file(request.output, weights, prepared.plan.section_bytes)
+            weights_range = scratch.enter_context(kept)
+            engines = add_engines(writer, builder, orders, weights_range, progress)
+        with progress.stage("inputs", "waiting for the digests of the checkpoint's files"):
+            inputs = digests.result()
+        facts = _manifest_facts(request, checkpoint, prepared, decision, backend, engines, inputs)
+        worst_error: dict[str, float] = {}
+        if request.verify:
+            facts, worst_error = _verify(writer, facts, serialize(exported), weights_range, backend, progress)
     with progress.stage("publish", str(request.output)):
         finished = writer.finish(build_manifest(facts), _provenance(request, backend, engines, inputs))
     return BuildReport(
@@ -174,13 +184,17 @@ def _build_into(
         content_digest=finished.content_digest,
         file_digest=finished.file_digest,
         worst_relative_error=worst_error,
+        engine_builds={
+            engine.role: engine.measurement.as_json() for engine in engines if engine.measurement is not None
+        },
+        executed=backend.executed if request.verify else None,
         stages=tuple(progress.finished_stages),
         warnings=tuple(progress.warnings),
     )
 
 
 def _graphs(
-    prepared: PreparedModel, prefill_rows: int, *, split: bool, progress: Progress
+    prepared: PreparedModel, prefill_rows: int, backend: Backend, *, split: bool, progress: Progress
 ) -> tuple[onnx.ModelProto, dict[str, onnx.ModelProto]]:
     """Return the exported graph and the engines' graphs by role."""
     with progress.stage("export", f"{prepared.model.family}, {len(prepared.plan.tensors)} tensors"):
@@ -188,29 +202,22 @@ def _graphs(
 
         exported = export_graph(prepared.model, prepared.plan, prepared.precision)
     with progress.stage("surgery", "decode and prefill" if split else "decode"):
-        from rowpack.surgery import decode_model, prefill_model
-
-        graphs = {DECODE: decode_model(exported)}
-        if split:
-            graphs[PREFILL] = prefill_model(exported, prefill_rows)
-    return exported, graphs
+        form = backend.graph_form(prepared.max_cache_length)
+        return exported, engine_graphs(exported, prefill_rows, form, split=split)
 
 
-def _build_engines(
-    backend: Backend, prepared: PreparedModel, graphs: Mapping[str, onnx.ModelProto], prefill_rows: int
-) -> list[BuiltEngine]:
-    """Build each engine after its graph's inputs and outputs were checked against the contract."""
-    profiles = {DECODE: DECODE_ROWS, PREFILL: prefill_rows_profile(prefill_rows)}
-    return [
-        backend.build_engine(
-            role,
-            graph,
-            check_contract(graph, prepared.model, role),
-            profiles[role],
-            prepared.plan.tensor_bytes,
-        )
-        for role, graph in graphs.items()
-    ]
+def _weight_pieces(prepared: PreparedModel, checkpoint: Checkpoint, progress: Progress) -> Iterator[bytes | memoryview]:
+    """Yield the weight section, as a stage that begins with the first piece."""
+    with progress.stage("weights", prepared.precision, prepared.plan.section_bytes) as stage:
+        yield from counted(stream_weights(prepared.plan, checkpoint), stage)
+
+
+def _add_weights(writer: BundleWriter, prepared: PreparedModel, pieces: Iterator[bytes | memoryview]) -> FileRange:
+    """Write the weight section; return where it lies."""
+    place = writer.add_section(
+        WEIGHTS_SECTION, pieces, media_type="application/x-safetensors", length_bytes=prepared.plan.section_bytes
+    )
+    return FileRange(writer.temporary_path, place.offset_bytes, place.length_bytes)
 
 
 def _decide(request: BuildRequest, prepared: PreparedModel, backend: Backend) -> LayoutDecision:
@@ -248,30 +255,33 @@ def _add_small_sections(
 
 
 def _verify(
-    writer: BundleWriter, facts: ManifestFacts, exported: bytes, progress: Progress
+    writer: BundleWriter,
+    facts: ManifestFacts,
+    exported: bytes,
+    weights_range: FileRange,
+    backend: Backend,
+    progress: Progress,
 ) -> tuple[ManifestFacts, dict[str, float]]:
-    """Run the engines on the unpublished file, and add the golden vectors."""
+    """Run the engines, or the graphs they were compiled from, on the unpublished file; add the golden vectors."""
     from rowpack.verification import tolerance, verify_engines
     from rowpack.verification.resident_pages import mapped_section
 
-    place = writer.section_range(WEIGHTS_SECTION)
     with (
         progress.stage("verify", "token loop and chunks against the exported graph") as stage,
-        mapped_section(writer.temporary_path, place.offset_bytes, place.length_bytes) as weights,
+        mapped_section(weights_range.path, weights_range.offset_bytes, weights_range.length_bytes) as weights,
     ):
         result = verify_engines(
             build_manifest(facts),
-            {engine.role: engine.payload for engine in facts.engines},
+            {engine.role: engine.onnx for engine in facts.engines},
             exported,
             weights,
-            facts.backend,
             lambda kind: stage.describe(f"prompt {kind!r}"),
         )
     vectors = GoldenVectors("rowpack exported graph", __version__, result.cases)
     writer.add_section(
         GOLDEN_SECTION, encode_golden(vectors), media_type="application/msgpack", encoding="zstd", required=False
     )
-    self_test = SelfTestFacts(len(result.cases), tolerance(facts.precision))
+    self_test = SelfTestFacts(len(result.cases), tolerance(facts.precision), backend.executed)
     return replace(facts, self_test=self_test), dict(result.worst_error)
 
 
@@ -299,6 +309,7 @@ def _manifest_facts(
         tokens=prepared.tokens,
         tokenizer_sections=[name for name in checkpoint.tokenizer_files if name != GENERATION_CONFIG],
         runtime_json_layout=request.runtime_json_layout,
+        weights_in_bundle=backend.weights_in_bundle,
         self_test=None,
     )
 
@@ -329,8 +340,9 @@ def _provenance(
     parameters = {
         field.name: getattr(request, field.name)
         for field in fields(request)
-        if field.name not in ("checkpoint", "output")
+        if field.name not in ("checkpoint", "output", "engine_options")
     }
+    parameters |= request.engine_options.as_json()
     return slsa_provenance(parameters, inputs, {"rowpack": __version__, backend.name: engines[0].backend_version})
 
 
@@ -349,10 +361,3 @@ def _hash_inputs(files: Iterable[InputFile]) -> list[dict[str, object]]:
 
 def _input_record(file: InputFile, sha256: str) -> dict[str, object]:
     return {"file": file.name, "length": file.byte_count, "sha256": sha256}
-
-
-def _counted(pieces: Iterable[Piece], stage: Stage) -> Iterator[Piece]:
-    """Yield ``pieces`` and tell ``stage`` how many bytes went by."""
-    for piece in pieces:
-        yield piece
-        stage.advance(len(piece))

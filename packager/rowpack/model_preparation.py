@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rowpack.checkpoint import Checkpoint, check_tensors, raise_problems
+from rowpack.engines.options import NO_OPTIONS, EngineOptions
 from rowpack.families import find_family
 from rowpack.families.declaration import Family, ModelDescription
 from rowpack.gate import RequestedLayout
@@ -39,6 +40,7 @@ class BuildRequest:
     allow_missing_tokenizer: bool = False
     model_id: str | None = None
     revision: str | None = None
+    engine_options: EngineOptions = NO_OPTIONS
 
     def __post_init__(self) -> None:
         check_prefill_rows(self.prefill_rows)

@@ -14,8 +14,9 @@ import pytest
 from random_models import QWEN_CHECKPOINT, QWEN_NESTED, QWEN_TEXT, RWKV, RWKV_CHECKPOINT, BuildBundle, Synthesize
 
 from rowpack import BuildRequest, build, build_stages
-from rowpack.engines.backend import BuiltEngine
-from rowpack.engines.ort import OrtBackend
+from rowpack.engines.backend import EngineBuild, EngineOrder
+from rowpack.engines.options import EngineOptions
+from rowpack.engines.ort import OrtBackend, OrtBuilder
 from rowpack_loaders import RowpackError, load, open_bundle, validate
 
 PROMPT = [(37 * index + 11) % 300 for index in range(70)]
@@ -156,12 +157,20 @@ class _WrongEngines(OrtBackend):
     def __init__(self, role: str) -> None:
         self._role = role
 
-    def build_engine(self, role: str, model: onnx.ModelProto, *arguments: Any) -> BuiltEngine:
-        if role == self._role:
+    def open_builder(self, options: EngineOptions) -> OrtBuilder:
+        return _WrongBuilder(self._role)
+
+
+class _WrongBuilder(OrtBuilder):
+    def __init__(self, role: str) -> None:
+        self._role = role
+
+    def build_engine(self, order: EngineOrder, *arguments: Any) -> EngineBuild:
+        if order.role == self._role:
             # A residual sum whose second addend is taken twice.
-            node = next(node for node in model.graph.node if node.name.endswith("mlp_residual"))
+            node = next(node for node in order.model.graph.node if node.name.endswith("mlp_residual"))
             node.input[0] = node.input[1]
-        return super().build_engine(role, model, *arguments)
+        return super().build_engine(order, *arguments)
 
 
 @pytest.mark.parametrize("role", ["decode", "prefill"])

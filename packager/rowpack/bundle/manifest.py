@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rowpack.engines.backend import BuiltEngine
+from rowpack.engines.backend import BuiltEngine, Executed
 from rowpack.families.declaration import ModelDescription
 from rowpack.gate import LayoutDecision
 from rowpack.special_tokens import SpecialTokens
@@ -20,10 +20,11 @@ RUNTIME_JSON_SECTION = "runtime.json"
 
 @dataclass(frozen=True)
 class SelfTestFacts:
-    """What the manifest says of the golden vectors."""
+    """What the manifest says of the golden vectors, and of what was executed to hold the bundle to them."""
 
     case_count: int
     relative_tolerance: float
+    executed: Executed
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class ManifestFacts:
     tokens: SpecialTokens
     tokenizer_sections: Sequence[str]
     runtime_json_layout: str
+    weights_in_bundle: bool
     self_test: SelfTestFacts | None
 
 
@@ -73,7 +75,9 @@ def build_manifest(facts: ManifestFacts) -> dict[str, object]:
             "section": WEIGHTS_SECTION,
             "tensor_count": len(facts.plan.tensors),
             "tensor_bytes": facts.plan.tensor_bytes,
-        },
+        }
+        if facts.weights_in_bundle
+        else None,
         "states": [state.as_json() for state in model.states],
         "limits": {
             "max_cache_length": facts.max_cache_length,
@@ -96,5 +100,6 @@ def build_manifest(facts: ManifestFacts) -> dict[str, object]:
             "section": GOLDEN_SECTION,
             "cases": facts.self_test.case_count,
             "last_row_relative_tolerance": facts.self_test.relative_tolerance,
+            "executed": facts.self_test.executed,
         },
     }

@@ -1,15 +1,29 @@
-"""The protocol every backend follows."""
+"""The protocol every backend follows.
+
+A backend states what never changes (name, form of the graphs, copies of the weights); :meth:`Backend.open_builder`
+looks at what is installed and returns a builder for one build, which hands each engine over as a stream.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rowpack.engines.io_contract import EngineContract
+from rowpack.engines.options import EngineOptions
 from rowpack.gate import Capacity, SplitVeto
+from rowpack.surgery.graph_form import GraphForm
 
 if TYPE_CHECKING:
     import onnx
+
+OnProgress = Callable[[str], None]
+"""Is told in a few words what a builder is at."""
+
+Executed = Literal["engines", "graphs"]
+"""What a smoke run on the build machine executes: the engines themselves, or the graphs they were compiled from."""
 
 
 @dataclass(frozen=True)
@@ -30,27 +44,80 @@ def prefill_rows_profile(prefill_rows: int) -> RowProfile:
 
 
 @dataclass(frozen=True)
+class FileRange:
+    """A range of a file, such as the weight section while engines are built."""
+
+    path: Path
+    offset_bytes: int
+    length_bytes: int
+
+
+@dataclass(frozen=True)
+class EngineOrder:
+    """What one engine is built from: the graph of ``role``, whose inputs and outputs were found to be ``contract``.
+
+    ``weight_bytes`` are those of the tensors it uses, ``capacity_rows`` the most rows of its caches.
+    """
+
+    role: str
+    model: onnx.ModelProto
+    contract: EngineContract
+    rows: RowProfile
+    weight_bytes: int
+    capacity_rows: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What building one engine took: time, and the memory of its process, estimated before and measured after."""
+
+    seconds: float
+    estimated_peak_bytes: int
+    peak_resident_bytes: int
+    engine_bytes: int
+
+    def as_json(self) -> dict[str, object]:
+        """Return the record of the build report."""
+        return {
+            "seconds": round(self.seconds, 3),
+            "estimated_peak_bytes": self.estimated_peak_bytes,
+            "peak_resident_bytes": self.peak_resident_bytes,
+            "engine_bytes": self.engine_bytes,
+        }
+
+
+@dataclass(frozen=True)
 class BuiltEngine:
-    """One engine as it goes into the bundle, with the facts that the manifest records."""
+    """One engine as it went into the bundle, with the facts that the manifest records.
+
+    ``onnx`` is the graph it is or was compiled from. ``scratch_bytes`` is the part of ``context_bytes`` that a
+    compiler plans as scratch, ``profile`` the shapes it compiled for: input → fewest, usual, most rows.
+    """
 
     role: str
     section: str
-    media_type: str
-    payload: bytes
     backend_version: str
     lowering: str
     target: dict[str, object]
     rows: RowProfile
     opset: int
     ir_version: int
+    onnx: bytes
     onnx_sha256: str
     weight_bytes: int
     context_bytes: int | None
     contract: EngineContract
+    builder_flags: Mapping[str, str | int | bool | None] = field(default_factory=dict)
+    scratch_bytes: int | None = None
+    profile: Mapping[str, list[list[int]]] | None = None
+    measurement: Measurement | None = None
 
     def as_json(self, backend: str) -> dict[str, object]:
         """Return the manifest's entry of the engine."""
-        return {
+        resident: dict[str, object] = {"weights": self.weight_bytes, "context": self.context_bytes}
+        if self.scratch_bytes is not None:
+            resident["scratch"] = self.scratch_bytes
+        entry: dict[str, object] = {
             "section": self.section,
             "backend": backend,
             "backend_version": self.backend_version,
@@ -60,12 +127,51 @@ class BuiltEngine:
             "opset": self.opset,
             "ir_version": self.ir_version,
             "rows": {"min": self.rows.min, "opt": self.rows.opt, "max": self.rows.max},
-            "builder_flags": {},
+            "builder_flags": dict(self.builder_flags),
             "onnx_sha256": self.onnx_sha256,
-            "resident_bytes": {"weights": self.weight_bytes, "context": self.context_bytes},
+            "resident_bytes": resident,
             "inputs": [tensor.as_json() for tensor in self.contract.inputs],
             "outputs": [tensor.as_json() for tensor in self.contract.outputs],
         }
+        if self.profile is not None:
+            entry["profile"] = {
+                name: dict(zip(("min", "opt", "max"), shapes, strict=True)) for name, shapes in self.profile.items()
+            }
+        return entry
+
+
+class EngineBuild(Protocol):
+    """One engine on its way into the bundle: its bytes as a stream, and what is known of it afterwards."""
+
+    @property
+    def section(self) -> str:
+        """Name of its section."""
+        ...
+
+    @property
+    def media_type(self) -> str:
+        """Media type of its section."""
+        ...
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Yield the engine's bytes, each piece valid until the next; raises RowpackError when the build fails."""
+        ...
+
+    def result(self) -> BuiltEngine:
+        """Return what was built, after the last piece."""
+        ...
+
+
+class EngineBuilder(Protocol):
+    """What is installed, set up for one build."""
+
+    def build_engine(self, order: EngineOrder, weights: FileRange | None, on_progress: OnProgress) -> EngineBuild:
+        """Begin one engine; ``weights`` is the weight section for a builder that bakes weights in."""
+        ...
+
+    def check_written(self, engine: BuiltEngine, written: FileRange) -> None:
+        """Load the engine as it was written and check its inputs and outputs, where this machine can."""
+        ...
 
 
 class Backend(Protocol):
@@ -74,9 +180,16 @@ class Backend(Protocol):
     name: str
     weight_copies: int
     """Copies of the weights that a split pair holds in memory: 1 only where both engines really share them."""
+    weights_in_bundle: bool
+    """Whether the bundle carries a weight section; engines that hold their weights need none."""
+    executed: Executed
 
     def check_precision(self, precision: str) -> None:
         """Raise RowpackError ``precision_unsupported`` where the backend cannot run ``precision``."""
+        ...
+
+    def graph_form(self, capacity_rows: int) -> GraphForm:
+        """Return the form of the graphs for caches of ``capacity_rows`` rows."""
         ...
 
     def capacity(self, target_memory_bytes: int | None) -> Capacity:
@@ -87,8 +200,6 @@ class Backend(Protocol):
         """Return why a pair can never be built, or None."""
         ...
 
-    def build_engine(
-        self, role: str, model: onnx.ModelProto, contract: EngineContract, rows: RowProfile, weight_bytes: int
-    ) -> BuiltEngine:
-        """Build the engine ``role`` (``decode`` or ``prefill``) from its graph, whose checked I/O is ``contract``."""
+    def open_builder(self, options: EngineOptions) -> EngineBuilder:
+        """Return a builder; raises RowpackError for options it cannot take and for what is not installed."""
         ...

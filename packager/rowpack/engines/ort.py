@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from rowpack.engines.backend import BuiltEngine, RowProfile
-from rowpack.engines.io_contract import DECODE, PREFILL, EngineContract
+from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Executed, FileRange, OnProgress
+from rowpack.engines.io_contract import DECODE, PREFILL
+from rowpack.engines.options import EngineOptions, option_flag
 from rowpack.gate import UNKNOWN_CAPACITY, Capacity, CapacitySource, SplitVeto
+from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.host_memory import total_host_memory
-
-if TYPE_CHECKING:
-    import onnx
 
 SECTIONS = {DECODE: "engine.onnx", PREFILL: "prefill.onnx"}
 
@@ -26,6 +25,8 @@ class OrtBackend:
     name = "ort"
     # Both sessions get the weights from one mapping of the bundle (tests/loaders measures it).
     weight_copies = 1
+    weights_in_bundle = True
+    executed: Executed = "engines"
 
     def check_precision(self, precision: str) -> None:
         """Refuse bfloat16, which ONNX Runtime's CPU provider has no products for."""
@@ -39,6 +40,10 @@ class OrtBackend:
                 remedy="Build with --precision fp32 (fastest on the CPU); rowpack export-onnx writes bf16 graphs.",
             )
 
+    def graph_form(self, capacity_rows: int) -> GraphForm:
+        """Return the form whose caches are as long as they are filled."""
+        return FREE_CACHE
+
     def capacity(self, target_memory_bytes: int | None) -> Capacity:
         """Return the target's memory, else the memory this host really gives."""
         if target_memory_bytes is not None:
@@ -50,28 +55,68 @@ class OrtBackend:
         """Any graph with free rows runs."""
         return None
 
-    def build_engine(
-        self, role: str, model: onnx.ModelProto, contract: EngineContract, rows: RowProfile, weight_bytes: int
-    ) -> BuiltEngine:
-        """Serialise the graph; nothing is compiled ahead of time."""
-        import onnxruntime
+    def open_builder(self, options: EngineOptions) -> OrtBuilder:
+        """Refuse options for compilers: nothing is compiled ahead of time."""
+        if options.given:
+            raise RowpackError(
+                "engine_option_unsupported",
+                "ONNX Runtime compiles nothing ahead of time",
+                where=", ".join(option_flag(name) for name in options.given),
+                found="options for a compiler",
+                expected="none",
+                remedy="Leave them out, or choose a backend that compiles: --backend trt_rtx.",
+            )
+        return OrtBuilder()
 
+
+class OrtBuilder:
+    """Takes the graphs as they are."""
+
+    def build_engine(self, order: EngineOrder, weights: FileRange | None, on_progress: OnProgress) -> EngineBuild:
+        """Serialise the graph; its weights stay outside."""
         from rowpack.graph.model import IR_VERSION, OPSET, serialize
+        from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 
-        payload = serialize(model)
-        return BuiltEngine(
-            role=role,
-            section=SECTIONS[role],
-            media_type="application/onnx",
-            payload=payload,
-            backend_version=onnxruntime.__version__,
-            lowering="plain",
-            target={"os": ["any"], "arch": ["any"], "cpu_features": [], "sm": [], "minimum_driver": None},
-            rows=rows,
-            opset=OPSET,
-            ir_version=IR_VERSION,
-            onnx_sha256=hashlib.sha256(payload).hexdigest(),
-            weight_bytes=weight_bytes,
-            context_bytes=None,
-            contract=contract,
+        onnx_bytes = serialize(order.model)
+        return SerializedGraph(
+            BuiltEngine(
+                role=order.role,
+                section=SECTIONS[order.role],
+                backend_version=import_onnxruntime().__version__,
+                lowering="plain",
+                target={"os": ["any"], "arch": ["any"], "cpu_features": [], "sm": [], "minimum_driver": None},
+                rows=order.rows,
+                opset=OPSET,
+                ir_version=IR_VERSION,
+                onnx=onnx_bytes,
+                onnx_sha256=hashlib.sha256(onnx_bytes).hexdigest(),
+                weight_bytes=order.weight_bytes,
+                context_bytes=None,
+                contract=order.contract,
+            )
         )
+
+    def check_written(self, engine: BuiltEngine, written: FileRange) -> None:
+        """Leave it to the smoke run, which loads the engines from the bundle's own sections."""
+
+
+class SerializedGraph:
+    """An engine that is its graph."""
+
+    media_type = "application/onnx"
+
+    def __init__(self, engine: BuiltEngine) -> None:
+        self._engine = engine
+
+    @property
+    def section(self) -> str:
+        """Name of its section."""
+        return self._engine.section
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the graph."""
+        yield self._engine.onnx
+
+    def result(self) -> BuiltEngine:
+        """Return what was built."""
+        return self._engine

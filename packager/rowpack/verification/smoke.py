@@ -1,4 +1,7 @@
-"""Run the engines of a bundle that is not published yet, and compare three ways to the same answer.
+"""Run the graphs of a bundle that is not published yet, and compare three ways to the same answer.
+
+For ONNX Runtime the graphs are the engines. Plans of a compiling backend run on the machine they are for; here the
+very graphs they were compiled from are executed, and the manifest says so (``self_test.executed``).
 
 The exported graph (mixers row by row, as defined) is the reference; the decode engine's token loop and the prefill
 engine's chunks must give its logits, and its greedy tokens wherever the reference's choice is not a near tie.
@@ -7,7 +10,7 @@ engine's chunks must give its logits, and its greedy tokens wherever the referen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +20,17 @@ from rowpack.engines.io_contract import DECODE
 from rowpack.verification.prompts import smoke_prompts
 from rowpack_loaders.errors import Problem, RowpackError
 from rowpack_loaders.golden import GoldenCase
+from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.mapped_section import MappedSection
-from rowpack_loaders.model_description import describe_model
+from rowpack_loaders.model_description import APPEND_ROWS, ModelDescription, describe_model
 from rowpack_loaders.runtimes import load_runtime
 from rowpack_loaders.session import PrefillMode, Session
 
 if TYPE_CHECKING:
     from rowpack_loaders.runtimes import Runtime
+
+GRAPH_RUNTIME = "ort"
+"""What executes graphs on a build machine."""
 
 GREEDY_TOKENS = 8
 TOP_LOGITS = 5
@@ -59,20 +66,21 @@ def verify_engines(
     engines: Mapping[str, bytes],
     exported: bytes,
     weights: MappedSection,
-    backend: str,
     on_case: Callable[[str], None] = lambda kind: None,
 ) -> SmokeResult:
     """Compare token loop and chunks with the exported graph on the smoke prompts.
 
     Every case goes through the chunks and then decodes step by step; the token loop takes the prompts that are short
-    for the model's size. ``manifest`` is the draft with everything a runtime reads; ``engines`` maps roles to engine
-    bytes. Raises RowpackError ``verification_failed`` with every difference found.
+    for the model's size. ``manifest`` is the draft with everything a runtime reads; ``engines`` maps roles to ONNX
+    bytes. bfloat16 graphs run with float32 operators and rounded results. Raises RowpackError
+    ``verification_failed`` with every difference found.
     """
     model = describe_model(manifest)
     limit = tolerance(model.precision)
-    # The exported graph has the same inputs and outputs with a free row count, so it can stand in for both engines.
-    reference = Session(model, load_runtime(backend, model, dict.fromkeys(engines, exported), weights))
-    runtime: Runtime = load_runtime(backend, model, engines, weights)
+    if model.precision == "bf16":
+        engines, exported = {role: _widened(graph) for role, graph in engines.items()}, _widened(exported)
+    reference = Session(model, _reference_runtime(model, engines, exported, weights))
+    runtime = load_runtime(GRAPH_RUNTIME, model, engines, weights)
     ways: list[PrefillMode] = ["token-loop", "chunked"] if runtime.has_prefill_engine else ["token-loop"]
     cases: list[GoldenCase] = []
     problems: list[Problem] = []
@@ -102,6 +110,32 @@ def verify_engines(
             problems,
         )
     return SmokeResult(tuple(cases), worst)
+
+
+def _reference_runtime(
+    model: ModelDescription, engines: Mapping[str, bytes], exported: bytes, weights: MappedSection
+) -> Runtime:
+    """Load the exported graph in place of each engine: it takes any number of rows, and the filled cache rows."""
+    caches = {state.input for state in model.states if state.update == APPEND_ROWS}
+
+    def with_free_caches(engine: EngineRecord) -> EngineRecord:
+        inputs = tuple(
+            replace(tensor, shape=("cache_rows", *tensor.shape[1:])) if tensor.name in caches else tensor
+            for tensor in engine.inputs
+        )
+        return replace(engine, inputs=inputs)
+
+    free = replace(model, engines={role: with_free_caches(engine) for role, engine in model.engines.items()})
+    return load_runtime(GRAPH_RUNTIME, free, dict.fromkeys(engines, exported), weights)
+
+
+def _widened(graph: bytes) -> bytes:
+    import onnx
+
+    from rowpack.graph.model import serialize
+    from rowpack.surgery.bfloat16_in_float32 import in_float32
+
+    return serialize(in_float32(onnx.load_from_string(graph)))
 
 
 def _reference_case(

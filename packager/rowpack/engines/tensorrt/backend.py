@@ -1,0 +1,81 @@
+"""The backends ``trt`` and ``trt_rtx``: one adapter over two flavours of the library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Executed, FileRange, OnProgress
+from rowpack.engines.options import EngineOptions
+from rowpack.engines.tensorrt.builder_process import ask_library
+from rowpack.engines.tensorrt.flavour import Flavour
+from rowpack.engines.tensorrt.library import AskLibrary, Library, check_options, open_library
+from rowpack.engines.tensorrt.plan_build import PlanBuild
+from rowpack.engines.tensorrt.written_plan import check_written_plan
+from rowpack.gate import UNKNOWN_CAPACITY, Capacity, CapacitySource, SplitVeto
+from rowpack.surgery.graph_form import GraphForm, compiled_form
+from rowpack_loaders.errors import RowpackError
+
+PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+class TensorRtBackend:
+    """One flavour as a backend. Plans hold their weights, so a pair holds them twice and the bundle not once more."""
+
+    weight_copies = 2
+    weights_in_bundle = False
+    # A plan runs on the GPU it is for; what the build machine can run is the graph it was compiled from.
+    executed: Executed = "graphs"
+
+    def __init__(self, flavour: Flavour, ask: AskLibrary = ask_library) -> None:
+        self.flavour = flavour
+        self.name = flavour.backend
+        self._ask = ask
+
+    def check_precision(self, precision: str) -> None:
+        """Refuse what is no precision of the library."""
+        if precision not in PRECISIONS:
+            raise RowpackError(
+                "precision_unsupported",
+                f"{self.flavour.product} engines are not built in this precision",
+                where="--precision",
+                found=precision,
+                expected=", ".join(PRECISIONS),
+            )
+
+    def graph_form(self, capacity_rows: int) -> GraphForm:
+        """Return the form with caches of one size."""
+        return compiled_form(capacity_rows)
+
+    def capacity(self, target_memory_bytes: int | None) -> Capacity:
+        """Return the target's memory; the build machine's own says nothing about the target's."""
+        if target_memory_bytes is None:
+            return UNKNOWN_CAPACITY
+        return Capacity(target_memory_bytes, CapacitySource.TARGET_MEMORY)
+
+    def split_veto(self) -> SplitVeto | None:
+        """Any graph with free rows compiles."""
+        return None
+
+    def open_builder(self, options: EngineOptions) -> TensorRtBuilder:
+        """Return a builder over the installed library."""
+        check_options(self.flavour, options)
+        return TensorRtBuilder(self.flavour, open_library(self.flavour, options, self._ask), options)
+
+
+@dataclass(frozen=True)
+class TensorRtBuilder:
+    """The installed library, set up for one build."""
+
+    flavour: Flavour
+    library: Library
+    options: EngineOptions
+
+    def build_engine(self, order: EngineOrder, weights: FileRange | None, on_progress: OnProgress) -> EngineBuild:
+        """Begin one plan."""
+        assert weights is not None, "plans are built from weights on disk"
+        return PlanBuild(self.flavour, self.library, self.options, order, weights, on_progress)
+
+    def check_written(self, engine: BuiltEngine, written: FileRange) -> None:
+        """Deserialise the plan where there is a GPU it was compiled for, and check its tensors again."""
+        if self.library.runs_here:
+            check_written_plan(self.flavour, engine, written)
