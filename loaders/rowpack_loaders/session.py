@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PrefillMode = Literal["auto", "chunked", "token-loop"]
 Overflow = Literal["error", "slide"]
 Rows = TypeVar("Rows")
+Result = TypeVar("Result")
 PREFILL_MODES = ("auto", "chunked", "token-loop")
 OVERFLOWS = ("error", "slide")
 
@@ -163,7 +164,10 @@ class Session:
         for rows in lengths:
             chunk, ids = ids[:rows], ids[rows:]
             if chunked and self._fits(rows):
-                logits = self._guarded(self._sequence.run_chunk, chunk)
+                if len(ids):
+                    self._guarded(self._sequence.run_leading_chunk, chunk)
+                else:
+                    logits = self._guarded(self._sequence.run_chunk, chunk)
                 done.append(rows)
             else:
                 for token_id in chunk.tolist():
@@ -178,7 +182,7 @@ class Session:
         capacity = self.model.bounded_rows
         return capacity is None or self.position + rows <= capacity
 
-    def _guarded(self, run: Callable[[Rows], FloatArray], rows: Rows) -> FloatArray:
+    def _guarded(self, run: Callable[[Rows], Result], rows: Rows) -> Result:
         try:
             return run(rows)
         except Exception as error:

@@ -276,7 +276,7 @@ def test_chunked_prefill_needs_a_prefill_engine(hybrid_single: Decoder) -> None:
     assert caught.value.code == "prefill_mode_unknown"
 
 
-@pytest.mark.parametrize("engine", ["run_chunk", "run_step"])
+@pytest.mark.parametrize("engine", ["run_leading_chunk", "run_step"])
 def test_a_failing_run_spoils_the_session_and_not_the_model(
     hybrid: Decoder, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +291,7 @@ def test_a_failing_run_spoils_the_session_and_not_the_model(
         return real(argument)
 
     monkeypatch.setattr(session._sequence, engine, fail_at_second)
-    mode: Any = "chunked" if engine == "run_chunk" else "token-loop"
+    mode: Any = "token-loop" if engine == "run_step" else "chunked"
     with pytest.raises(RowpackError) as caught:
         session.prefill(prompt(130), mode=mode)
     assert caught.value.code == "engine_run_failed"
@@ -304,6 +304,21 @@ def test_a_failing_run_spoils_the_session_and_not_the_model(
     monkeypatch.undo()
     assert np.array_equal(session.prefill(prompt(130), mode=mode), expected)
     assert session.usable
+
+
+def test_leading_chunks_skip_the_head_and_change_no_bit(hybrid: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = hybrid.session()
+    expected = session.prefill(prompt(130), mode="chunked")
+    sequence: Any = session._sequence
+    leading: list[int] = []
+
+    def with_logits(token_ids: Any) -> None:
+        leading.append(len(token_ids))
+        sequence.run_chunk(token_ids)
+
+    monkeypatch.setattr(sequence, "run_leading_chunk", with_logits)
+    assert np.array_equal(session.prefill(prompt(130), mode="chunked"), expected)
+    assert leading == [64, 64]
 
 
 def test_an_interrupt_inside_a_prompt_spoils_the_session(hybrid: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,9 @@ class SequenceState(Protocol):
         above.
         """
 
+    def run_leading_chunk(self, token_ids: IntArray) -> None:
+        """Run a chunk that others of the same prompt follow: as :meth:`run_chunk`, but nobody reads its logits."""
+
     def capture(self) -> SequenceSnapshot:
         """Return a copy of everything the sequence carries."""
 

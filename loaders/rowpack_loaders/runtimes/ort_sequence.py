@@ -1,7 +1,8 @@
 """Run one sequence on ONNX Runtime sessions, with every buffer bound ahead of time.
 
 Rebinding all of 50 + 50 tensors costs more than many a step computes, so each engine has two prepared
-bindings: front buffers in, back buffers out, and the reverse. Per step only what changes is bound: the
+bindings: front buffers in, back buffers out, and the reverse (and as many without the logits, once a prompt has
+a chunk that others follow). Per step only what changes is bound: the
 filled prefix of each cache as an input, and the rows behind it as the output, which the engine then writes
 in place.
 """
@@ -20,8 +21,10 @@ from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 if TYPE_CHECKING:
     from rowpack_loaders.runtimes import FloatArray, IntArray
 
+onnxruntime = import_onnxruntime()
+
 MASKED = -1e4
-_CPU = import_onnxruntime().OrtDevice.make("cpu", 0)._get_c_device()
+_CPU = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
 # Numbers of onnx.TensorProto.DataType.
 _ELEMENT_TYPES = {"float32": 1, "int32": 6, "float16": 10, "bfloat16": 16}
 
@@ -72,12 +75,19 @@ class OrtSequence:
         """Run up to ``prefill_rows`` rows on the prefill engine; return the last row's logits [vocab], as
         above.
         """
+        self._run_prefill(token_ids, wants_logits=True)
+        logits: FloatArray = self._logits[0]
+        return logits
+
+    def run_leading_chunk(self, token_ids: IntArray) -> None:
+        """Run a chunk that others follow; the product with the whole vocabulary is left out."""
+        self._run_prefill(token_ids, wants_logits=False)
+
+    def _run_prefill(self, token_ids: IntArray, *, wants_logits: bool) -> None:
         assert self._prefill is not None, "the session asks has_prefill_engine first"
         rows = len(token_ids)
         self._prefill.token_ids[:rows] = token_ids
-        self._prefill.run(rows)
-        logits: FloatArray = self._logits[0]
-        return logits
+        self._prefill.run(rows, wants_logits=wants_logits)
 
     def capture(self) -> SequenceSnapshot:
         """Return a copy of the current states and the filled cache rows."""
@@ -124,7 +134,13 @@ class BoundEngine:
         self._later_rows = np.triu(np.full((max_rows, max_rows), MASKED, dtype=np.float32), k=1)
         self._open_mask = np.zeros(buffers.capacity_rows + 1 if "attention_mask" in self._names else 0, np.float32)
         self._chunk_mask = self._later_rows
-        self._bound_rows = [0, 0]
+        self._engine = engine
+        self._logits = logits
+        # A binding without the logits, with the options that leave out what only they need.
+        self._states_only = onnxruntime.RunOptions()
+        self._states_only.only_execute_path_to_fetches = True
+        self._bindings: dict[tuple[int, bool], Any] = {}
+        self._bound_rows: dict[tuple[int, bool], int] = {}
         self._caches = [
             _CacheBinding(
                 input=cache.record.input,
@@ -137,25 +153,28 @@ class BoundEngine:
             for cache in buffers.caches
         ]
         self._fixed_rows = _fixed_rows(engine, buffers)
-        self._bindings = [self._bind(front, engine, logits) for front in (0, 1)]
+        for front in (0, 1):
+            self._bindings[front, True] = self._bind(front, True)
 
-    def run(self, rows: int) -> None:
+    def run(self, rows: int, *, wants_logits: bool = True) -> None:
         """Run ``rows`` rows from the front buffers into the back buffers and the cache rows; then swap."""
         buffers = self._buffers
-        front = buffers.front
-        binding = self._bindings[front]
+        key = (buffers.front, wants_logits)
+        if key not in self._bindings:
+            self._bindings[key] = self._bind(*key)
+        binding = self._bindings[key]
         raw = binding._iobinding
-        if self._bound_rows[front] != rows:
+        if self._bound_rows.get(key) != rows:
             self._bind_rows(raw, rows)
-            self._bound_rows[front] = rows
+            self._bound_rows[key] = rows
         np.add(self._row_offsets[:rows], np.int32(buffers.position), out=self._positions[:rows])
         if self._caches:
             self._bind_cache_rows(raw, rows)
         with FlushedDenormals():
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(binding, None if wants_logits else self._states_only)
         buffers.advance(rows)
 
-    def _bind(self, front: int, engine: EngineRecord, logits: FloatArray) -> Any:
+    def _bind(self, front: int, wants_logits: bool) -> Any:
         binding = self._session.io_binding()
         raw = binding._iobinding
         for state in self._buffers.fixed:
@@ -164,8 +183,9 @@ class BoundEngine:
             source, target = state.pair[front], state.pair[front ^ 1]
             raw.bind_input(record.input, _CPU, element_type, source.shape, source.ctypes.data)
             raw.bind_output(record.output, _CPU, element_type, target.shape, target.ctypes.data)
-        (name,) = (tensor.name for tensor in engine.outputs if tensor.role == "logits")
-        raw.bind_output(name, _CPU, _ELEMENT_TYPES["float32"], logits.shape, logits.ctypes.data)
+        if wants_logits:
+            (name,) = (tensor.name for tensor in self._engine.outputs if tensor.role == "logits")
+            raw.bind_output(name, _CPU, _ELEMENT_TYPES["float32"], self._logits.shape, self._logits.ctypes.data)
         return binding
 
     def _bind_rows(self, raw: Any, rows: int) -> None:
