@@ -65,7 +65,7 @@ class Container:
     def open(cls, path: str | os.PathLike[str], *, header_limit_bytes: int = HEADER_LIMIT_BYTES) -> Container:
         """Open and check the container at ``path``; raise :class:`RowpackError` when it is not one."""
         path = Path(path)
-        descriptor, opened = _open_regular_file(path)
+        descriptor, opened = open_regular_file(path)
         try:
             return cls(path, descriptor, opened, header_limit_bytes)
         except BaseException:
@@ -274,7 +274,11 @@ class Container:
         )
 
 
-def _open_regular_file(path: Path) -> tuple[int, os.stat_result]:
+def open_regular_file(path: Path) -> tuple[int, os.stat_result]:
+    """Open the regular file at ``path`` for reading and return descriptor and status; refuse anything else unopened.
+
+    Raises ``container_not_found``, ``container_not_readable`` or ``container_not_a_regular_file``.
+    """
     try:
         # Looked at before it is opened: opening a device can have effects of its own.
         _refuse_special_file(path, path.stat())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rowpack.cli.commands import (
     bench,
     build,
+    check,
     demo,
     digest,
     export_onnx,
@@ -24,6 +25,7 @@ COMMANDS = (
     inspect.COMMAND,
     validate.COMMAND,
     migrate.COMMAND,
+    check.COMMAND,
     digest.COMMAND,
     sign.COMMAND,
     verify_signature.COMMAND,
