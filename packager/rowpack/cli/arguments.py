@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -50,6 +51,14 @@ def whole_number(least: int) -> Callable[[str], int]:
         return int(text)
 
     return convert
+
+
+def compute_capabilities(text: str) -> tuple[str, ...]:
+    """Read ``8.6,8.9`` as CUDA compute capabilities; which there are is for the compiler to say."""
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(re.fullmatch(r"[1-9]\d?\.\d", part) for part in parts):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected compute capabilities such as 8.6,8.9,12.0")
+    return parts
 
 
 def token_ids(text: str) -> list[int]:

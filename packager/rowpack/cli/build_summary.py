@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rowpack.cli.layout_words import layout_in_words
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
     from rowpack import BuildReport
 
 
+_VERIFIED = {
+    "engines": "the engines ran here and agree with the exported model",
+    "graphs": "the graphs that the engines were compiled from ran here; the engines themselves run on their target",
+}
+
+
 def build_summary(report: BuildReport) -> str:
     """Return path, size, layout with its reason, digests and the time taken."""
     decision = Fields(report.layout_decision, "", "layout_decision")
@@ -20,8 +27,19 @@ def build_summary(report: BuildReport) -> str:
         [
             ("bundle", f"{report.path} ({format_bytes(report.file_bytes)})"),
             ("layout", layout_in_words(decision)),
+            *((f"{role} engine", _compiled(took)) for role, took in report.engine_builds.items()),
+            *([("verified", _VERIFIED[report.executed])] if report.executed else []),
             ("content digest", report.content_digest),
             ("file digest", report.file_digest),
             ("built in", format_seconds(sum(stage.elapsed_s for stage in report.stages))),
         ]
     )
+
+
+def _compiled(took: Mapping[str, object]) -> str:
+    """Return size, time and memory of one compiled engine."""
+    fields = Fields(dict(took), "", "engine_builds")
+    size, peak = (format_bytes(fields.integer(name)) for name in ("engine_bytes", "peak_resident_bytes"))
+    estimate = format_bytes(fields.integer("estimated_peak_bytes"))
+    seconds = format_seconds(float(fields.number("seconds")))
+    return f"{size}, compiled in {seconds} with at most {peak} of memory ({estimate} were expected)"

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from rowpack.cli.arguments import add_json_option, add_progress_option, argument_errors, whole_number
+from rowpack.cli.arguments import (
+    add_json_option,
+    add_progress_option,
+    argument_errors,
+    compute_capabilities,
+    whole_number,
+)
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console
 from rowpack.cli.exit_codes import DONE
 from rowpack.units import parse_bytes
+
+if TYPE_CHECKING:
+    from rowpack.engines.options import EngineOptions
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -44,10 +53,60 @@ def add_arguments(parser: ArgumentParser) -> None:
         dest="runtime_json_layout",
         help="the layout that runtime.json names to loaders which predate the manifest",
     )
+    add_compiler_options(parser)
     parser.add_argument("--model-id", metavar="ID", help="name of the model in the manifest; default: the folder's")
     parser.add_argument("--revision", metavar="REVISION", help="revision of the checkpoint, for the manifest")
     add_progress_option(parser)
     add_json_option(parser)
+
+
+def add_compiler_options(parser: ArgumentParser) -> None:
+    """Declare the options for backends that compile their engines."""
+    group = parser.add_argument_group("compiled engines (--backend trt, trt_rtx)")
+    group.add_argument(
+        "--compute-capability",
+        type=compute_capabilities,
+        default=(),
+        metavar="8.6,8.9,…",
+        dest="compute_capabilities",
+        help="GPUs that the engines are for (trt_rtx; default: every one from 8.0 on that the library knows)",
+    )
+    group.add_argument(
+        "--hardware-compatibility",
+        choices=("ampere_plus", "same_compute_capability"),
+        help="let an engine run on more GPUs than the one it is built on, at some cost in speed (trt)",
+    )
+    group.add_argument(
+        "--version-compatible",
+        action="store_true",
+        help="let an engine run with later versions of the library, at some cost in size (trt)",
+    )
+    group.add_argument(
+        "--workspace",
+        type=parse_bytes,
+        metavar="SIZE",
+        dest="workspace_bytes",
+        help="scratch memory that an engine may plan with on its device (default: 1GiB)",
+    )
+    group.add_argument(
+        "--timing-cache",
+        type=Path,
+        metavar="FILE",
+        help="kernel times measured by an earlier build, read where the file is there and written (trt)",
+    )
+
+
+def compiler_options(arguments: Namespace) -> EngineOptions:
+    """Return what ``add_compiler_options`` declared."""
+    from rowpack.engines.options import EngineOptions
+
+    return EngineOptions(
+        compute_capabilities=arguments.compute_capabilities,
+        hardware_compatibility=arguments.hardware_compatibility,
+        version_compatible=arguments.version_compatible,
+        workspace_bytes=arguments.workspace_bytes,
+        timing_cache=arguments.timing_cache,
+    )
 
 
 def add_model_options(parser: ArgumentParser) -> None:
@@ -109,6 +168,7 @@ def run(arguments: Namespace, console: Console) -> int:
             runtime_json_layout=arguments.runtime_json_layout,
             model_id=arguments.model_id,
             revision=arguments.revision,
+            engine_options=compiler_options(arguments),
             **model_options(arguments),
         )
     with console.progress(arguments.progress) as progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 _ERRORS = ("INTERNAL_ERROR", "ERROR")
@@ -58,9 +58,16 @@ class BuildLog:
             return None
 
     def layer_in(self, text: str) -> str | None:
-        """Return the longest of our node names that ``text`` mentions."""
-        found = [word for word in _WORD.findall(text) if word in self.node_names]
+        """Return the longest of our node names that ``text`` mentions; the library appends ``_U49`` and the like."""
+        found = [name for word in _WORD.findall(text) for name in _beginnings(word) if name in self.node_names]
         return max(found, key=len, default=None)
+
+
+def _beginnings(word: str) -> Iterator[str]:
+    """Yield ``a.b_c``, ``a.b``, ``a``."""
+    while word:
+        yield word
+        word = word[: max(word.rfind("_"), word.rfind("."), 0)]
 
 
 def is_out_of_memory(text: str) -> bool:
