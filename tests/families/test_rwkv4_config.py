@@ -10,7 +10,7 @@ from small_configs import RWKV
 
 from rowpack.families import find_family
 from rowpack.families.declaration import ModelDescription
-from rowpack.families.rwkv4.config import Rwkv4Config
+from rowpack.families.rwkv4.config import Rwkv4Config, read_config
 from rowpack_loaders.errors import RowpackError
 
 TENSORS = ("rwkv.embeddings.weight", "head.weight")
@@ -101,3 +101,9 @@ def test_a_tie_flag_that_contradicts_the_tensors() -> None:
 @pytest.mark.parametrize("architectures", [[], None, "RwkvForCausalLM", 7])
 def test_an_architecture_that_is_no_list_of_names(architectures: Any) -> None:
     assert describe({**RWKV, "architectures": architectures}).architecture == "RwkvForCausalLM"
+
+
+def test_a_layer_count_that_no_model_has_is_refused_at_once() -> None:
+    with pytest.raises(RowpackError) as caught:
+        read_config({**RWKV, "num_hidden_layers": 10**9}, ["head.weight"])
+    assert caught.value.problems[0].where == "config.json#/num_hidden_layers"

@@ -13,6 +13,8 @@ def architecture_name(config: Mapping[str, Any], usual: str) -> str:
     names = config.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else usual
 
+MOST_LAYERS = 4096
+
 
 class ConfigReader:
     """Typed access to one config object; problems are collected and raised together by :meth:`finish`.
@@ -24,6 +26,14 @@ class ConfigReader:
         self._config = config
         self.where = where
         self.problems: list[Problem] = []
+
+    def layer_count(self) -> int:
+        """Return ``num_hidden_layers``; a number that no model has is refused before a table is made for it."""
+        count = self.positive_int("num_hidden_layers")
+        if count > MOST_LAYERS:
+            self.wrong("num_hidden_layers", count, f"at most {MOST_LAYERS}")
+            return 1
+        return count
 
     def positive_int(self, key: str, default: int | None = None) -> int:
         """Return ``config[key]`` as an int ≥ 1; ``default`` when the key is absent or null."""

@@ -126,7 +126,7 @@ def read_config(config: Mapping[str, Any], tensor_names: Sequence[str]) -> Qwen3
 
 def _layer_types(text: Mapping[str, Any], reader: ConfigReader) -> tuple[str, ...]:
     """Return one kind a layer, from ``layer_types`` or else from ``full_attention_interval``."""
-    count = reader.positive_int("num_hidden_layers")
+    count = reader.layer_count()
     kinds = text.get("layer_types")
     if kinds is None:
         interval = reader.positive_int("full_attention_interval", 4)

@@ -46,7 +46,7 @@ def read_config(config: Mapping[str, Any], tensor_names: Sequence[str]) -> Rwkv4
         vocab_size=reader.positive_int("vocab_size"),
         hidden_size=hidden,
         intermediate_size=reader.positive_int("intermediate_size", 4 * hidden),
-        num_hidden_layers=reader.positive_int("num_hidden_layers"),
+        num_hidden_layers=reader.layer_count(),
         layer_norm_epsilon=reader.positive_float("layer_norm_epsilon", 1e-5),
         rescale_every=reader.non_negative_int("rescale_every", 6),
         tied=tied,
