@@ -41,8 +41,8 @@ SPIN_US = 20
 """How long an idle worker thread spins before it sleeps: from one product to the next, and no longer.
 
 The runtime's own choice, about 1 ms, is for a machine that does nothing else. Where other programs run, a spinning
-worker holds the core that the thread it waits for needs: among six busy programs on two cores, taken in turns, a step of
-a small model took 45 ms with it and 24 ms with this.
+worker holds the core that the thread it waits for needs: among six busy programs on two cores, taken in turns, a
+step of a small model took 45 ms with it and 24 ms with this.
 """
 
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
