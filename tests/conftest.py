@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-for package_root in (ROOT / "packager", ROOT / "loaders"):
+for package_root in (ROOT / "packager", ROOT / "loaders", ROOT / "tests" / "tiny"):
     if str(package_root) not in sys.path:
         sys.path.insert(0, str(package_root))
 

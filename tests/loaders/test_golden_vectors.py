@@ -54,7 +54,7 @@ def test_what_is_written_follows_the_schema() -> None:
         (lambda value: value["cases"][0].update(greedy_ids=[-1]), "#/cases/0/greedy_ids"),
         (lambda value: value["cases"][0].update(greedy_ids=[2**31]), "#/cases/0/greedy_ids"),
         (lambda value: value["cases"][0].update(last_row_top=[[1]]), "#/cases/0/last_row_top"),
-        (lambda value: value["cases"][0].update(last_row_top=[[1, float("nan")]]), "#/cases/0/last_row_top"),
+        (lambda value: value["cases"][0].update(last_row_top=[[1, float("nan")]]), ""),
         (lambda value: value["cases"][0].update(smallest_top2_gap=-1.0), "#/cases/0/smallest_top2_gap"),
         (lambda value: value["cases"][0].pop("smallest_top2_gap"), "#/cases/0/smallest_top2_gap"),
     ],
@@ -78,6 +78,9 @@ def test_a_value_of_the_wrong_form_is_named(change: Any, place: str) -> None:
         zstandard.ZstdCompressor().compress(msgpack.packb({}) + b"\x00"),
         zstandard.ZstdCompressor().compress(b"\x91" * 5000),  # arrays nested without end
         zstandard.ZstdCompressor().compress(b"\xdd\xff\xff\xff\xff"),  # an array of four billion
+        encode_golden(VECTORS) + b"\0",  # bytes that no reader would look at
+        encode_golden(VECTORS) * 2,
+        b"\x50\x2a\x4d\x18\x01\0\0\0x" + encode_golden(VECTORS),  # a frame that unpackers skip
         packed([1, 2]),
         packed({1: 2}),
     ],
