@@ -98,7 +98,7 @@ def test_the_file_is_synchronised_before_it_is_renamed_and_the_folder_after(
     fsync, replace = os.fsync, Path.replace
 
     def recorded_fsync(descriptor: int) -> None:
-        is_folder = os.readlink(f"/proc/self/fd/{descriptor}") == str(tmp_path)
+        is_folder = Path(f"/proc/self/fd/{descriptor}").readlink() == tmp_path
         steps.append("folder" if is_folder else "file")
         fsync(descriptor)
 

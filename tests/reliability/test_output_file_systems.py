@@ -130,7 +130,7 @@ def test_a_folder_without_write_permission(
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-        with open(os.devnull, "w") as nothing:
+        with Path(os.devnull).open("w") as nothing:
             os.dup2(nothing.fileno(), 1)
         os._exit(main([*arguments, "--progress", "none"]))
     _, status = os.waitpid(child, 0)
