@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.strict_msgpack import unpack_msgpack
+from rowpack_loaders.zstd_frame import FrameError, FrameTooLargeError, unpack_one_frame
 
 GOLDEN_SECTION = "golden.msgpack.zst"
-DECODED_LIMIT_BYTES = 64 * 2**20
+DECODED_LIMIT_BYTES = 16 * 2**20
 GOLDEN_VERSION = 1
 _COMPRESSION_LEVEL = 19
 
@@ -150,14 +152,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _decompress(data: bytes, where: str, limit_bytes: int) -> bytes:
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
     try:
-        # Read as a stream: the frame's own statement of its size is not believed.
-        with decompressor.stream_reader(data, read_across_frames=False) as reader:
-            unpacked: bytes = reader.read(limit_bytes + 1)
-    except zstandard.ZstdError as error:
+        return unpack_one_frame(data, limit_bytes)
+    except FrameError as error:
         raise RowpackError(
             "golden_invalid",
             "The golden vectors cannot be decompressed",
@@ -165,31 +162,27 @@ def _decompress(data: bytes, where: str, limit_bytes: int) -> bytes:
             found=str(error)[:200],
             expected="one zstandard frame",
         ) from error
-    if len(unpacked) > limit_bytes:
+    except FrameTooLargeError as error:
         raise RowpackError(
             "golden_too_large",
             "The golden vectors are larger than any reader takes",
             where=where,
-            found=f"more than {limit_bytes} bytes unpacked",
+            found=str(error),
             expected=f"at most {limit_bytes} bytes",
-        )
-    return unpacked
+        ) from error
 
 
 def _unpack(packed: bytes, where: str) -> object:
-    import msgpack
-
     try:
-        value: object = msgpack.unpackb(packed, strict_map_key=True)
-    except (ValueError, TypeError, RecursionError) as error:
+        return unpack_msgpack(packed)
+    except ValueError as error:
         raise RowpackError(
             "golden_invalid",
-            "The golden vectors are not MessagePack",
+            "The golden vectors are not MessagePack of the kinds that JSON has",
             where=where,
-            found=(str(error) or type(error).__name__)[:200],
+            found=str(error)[:200],
             expected="one MessagePack object",
         ) from error
-    return value
 
 
 def _invalid(where: str, found: object, expected: str) -> RowpackError:

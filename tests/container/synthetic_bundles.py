@@ -1,4 +1,4 @@
-"""Build small bundles for tests: whole and valid, but with engines that hold no graph.
+"""Build small bundles for tests: whole, valid and runnable, with the engines of ``tiny_engines``.
 
 One convolution state and one key/value cache, so that both kinds of state update occur. Everything is kept
 in plain dictionaries that a test may bend before the bundle is written.
@@ -6,6 +6,7 @@ in plain dictionaries that a test may bend before the bundle is written.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Callable
@@ -16,15 +17,25 @@ from typing import Any
 
 import msgpack
 import zstandard
+from tiny_engines import (
+    CACHE_ROWS,
+    CONV_CHANNELS,
+    CONV_COLUMNS,
+    KEY_VALUE_WIDTH,
+    PREFILL_ROWS,
+    VOCAB_SIZE,
+    engine_section,
+    golden_case,
+    weights_section,
+)
 
 from rowpack.bundle import BundleWriter, FinishedBundle
 from rowpack_loaders.digests import canonical_json
-from rowpack_loaders.safetensors_header import build_header
 
-VOCAB_SIZE = 16
-CACHE_ROWS = 32
-CONV_SHAPE = [6, 4]
-KEY_VALUE_WIDTH = 2
+CONV_SHAPE = [CONV_CHANNELS, CONV_COLUMNS]
+WEIGHT_BYTES = 288
+FROM_SECTION = "0" * 64
+"""Stands for the digest of an engine's graph until the bundle is written."""
 
 
 def tensor(name: str, dtype: str, shape: list[int | str], role: str) -> dict[str, Any]:
@@ -46,10 +57,10 @@ def engine(use: str) -> dict[str, Any]:
         "target": {"os": ["any"], "arch": ["any"], "cpu_features": [], "sm": [], "minimum_driver": None},
         "opset": 20,
         "ir_version": 10,
-        "rows": {"min": 1, "opt": 1, "max": 1} if use == "decode" else {"min": 1, "opt": 8, "max": 16},
+        "rows": {"min": 1, "opt": 1, "max": 1} if use == "decode" else {"min": 1, "opt": 8, "max": PREFILL_ROWS},
         "builder_flags": {},
-        "onnx_sha256": "0" * 64,
-        "resident_bytes": {"weights": 48, "context": None},
+        "onnx_sha256": FROM_SECTION,
+        "resident_bytes": {"weights": WEIGHT_BYTES, "context": None},
         "inputs": [
             tensor("token_id", "int32", [rows], "token_id"),
             tensor("position_id", "int32", [rows], "position_id"),
@@ -96,7 +107,7 @@ def manifest() -> dict[str, Any]:
             "revision": None,
             "family": "qwen3_5",
             "architecture": "Qwen3_5ForCausalLM",
-            "parameter_count": 12,
+            "parameter_count": WEIGHT_BYTES // 4,
             "precision": "fp32",
             "quantization": None,
             "hyper_parameters": {"vocab_size": VOCAB_SIZE, "hidden_size": 4, "layer_types": ["deltanet", "attention"]},
@@ -109,7 +120,7 @@ def manifest() -> dict[str, Any]:
             "reason": "fits",
             "override": False,
             "copies": 1,
-            "weight_bytes": 48,
+            "weight_bytes": WEIGHT_BYTES,
             "state_bytes": 96,
             "key_value_bytes_per_token": 16,
             "capacity_bytes": 2**30,
@@ -118,13 +129,13 @@ def manifest() -> dict[str, Any]:
             "budget_bytes": 2**30 * 80 // 100,
         },
         "engines": {"decode": engine("decode"), "prefill": engine("prefill")},
-        "weights": {"section": "weights.safetensors", "tensor_count": 2, "tensor_bytes": 48},
+        "weights": {"section": "weights.safetensors", "tensor_count": 2, "tensor_bytes": WEIGHT_BYTES},
         "states": [
             state("conv", 0, "conv_state_0", "present_conv_0", [*CONV_SHAPE], "replace"),
             state("key", 1, "cache_k_0", "present_k_0", cache, "append_rows"),
             state("value", 1, "cache_v_0", "present_v_0", [*cache], "append_rows"),
         ],
-        "limits": {"max_cache_length": CACHE_ROWS, "prefill_rows": 16, "max_position_embeddings": 64},
+        "limits": {"max_cache_length": CACHE_ROWS, "prefill_rows": PREFILL_ROWS, "max_position_embeddings": 64},
         "tokens": {
             "vocab_size": VOCAB_SIZE,
             "bos": None,
@@ -163,27 +174,24 @@ def runtime_json() -> dict[str, Any]:
     }
 
 
+def tokenizer_json() -> dict[str, Any]:
+    """Return a tokenizer of sixteen words."""
+    vocabulary = {f"word{token_id}": token_id for token_id in range(VOCAB_SIZE)}
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "word0"},
+    }
+
+
 def golden() -> dict[str, Any]:
     """Return golden vectors that go with :func:`manifest`."""
     return {
         "version": 1,
         "producer": {"name": "rowpack", "version": "0.1.0"},
-        "cases": [
-            {
-                "kind": "text",
-                "prompt_ids": [1, 2, 3],
-                "greedy_ids": [4, 5],
-                "last_row_top": [[4, 1.5], [7, 0.5]],
-                "smallest_top2_gap": 0.25,
-            }
-        ],
+        "cases": [golden_case([1, 2, 3], 2)],
     }
-
-
-def weights_section() -> bytes:
-    """Return a safetensors file with two small tensors."""
-    header = build_header([("embed.weight", "F32", (2, 4)), ("norm.weight", "F32", (4,))])
-    return header + struct.pack("<12f", *range(12))
 
 
 def pack_golden(value: object) -> bytes:
@@ -211,9 +219,9 @@ class BundleParts:
         """Return the sections in their order."""
         contents = {
             "runtime.json": json.dumps(self.runtime_json).encode(),
-            "tokenizer.json": b'{"model":{}}',
-            "engine.onnx": b"decode graph",
-            "prefill.onnx": b"prefill graph",
+            "tokenizer.json": json.dumps(tokenizer_json()).encode(),
+            "engine.onnx": engine_section("decode"),
+            "prefill.onnx": engine_section("prefill"),
             "weights.safetensors": weights_section(),
             "golden.msgpack.zst": pack_golden(self.golden),
         }
@@ -225,12 +233,22 @@ class BundleParts:
     def write(self, path: Path) -> FinishedBundle:
         """Write the bundle with the real writer."""
         with BundleWriter(path, family=self.family, backend=self.backend, manifest_reserve_bytes=16384) as writer:
-            for name, data in self.contents().items():
+            contents = self.contents()
+            for name, data in contents.items():
                 options: dict[str, Any] = {"media_type": "application/octet-stream", "required": True}
                 options["encoding"] = "zstd" if name.endswith(".zst") else "raw"
                 options |= self.declared.get(name, {})
                 writer.add_section(name, data, **options)
-            return writer.finish(deepcopy(self.manifest), self.provenance)
+            return writer.finish(with_graph_digests(self.manifest, contents), self.provenance)
+
+
+def with_graph_digests(manifest: dict[str, Any], contents: dict[str, bytes]) -> dict[str, Any]:
+    """Return the manifest with the digest of each engine's graph, where a test has not put another there."""
+    complete = deepcopy(manifest)
+    for record in complete["engines"].values():
+        if record["onnx_sha256"] == FROM_SECTION and record["section"] in contents:
+            record["onnx_sha256"] = hashlib.sha256(contents[record["section"]]).hexdigest()
+    return complete
 
 
 def single_parts() -> BundleParts:

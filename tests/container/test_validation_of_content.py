@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from rule_breaches import Breach, Breaches, assert_breach_is_told, edited, header_place, replace_trailer
-from synthetic_bundles import BundleParts, container_bytes, header_of, pack_golden, rewrite_manifest, weights_section
+from synthetic_bundles import BundleParts, container_bytes, header_of, pack_golden, rewrite_manifest
+from tiny_engines import weights_section
 
 from rowpack.bundle.provenance import slsa_provenance
 from rowpack_loaders.digests import canonical_json
@@ -194,9 +195,26 @@ def _(parts: BundleParts) -> None:
     parts.runtime_json["max_cache_length"] = 31
 
 
+@BREACHES.bent("runtime_json_matches_states", "runtime_json_state_mismatch", label="size")
+def _(parts: BundleParts) -> None:
+    parts.runtime_json["conv_dim"] = 8
+
+
+@BREACHES.bent("runtime_json_matches_states", "runtime_json_state_mismatch", label="layers")
+def _(parts: BundleParts) -> None:
+    parts.runtime_json["layer_types"] = ["attention", "deltanet"]
+
+
 @BREACHES.bent("weights_match_manifest", "weights_summary_mismatch", label="count")
 def _(parts: BundleParts) -> None:
     parts.manifest["weights"]["tensor_count"] = 3
+
+
+@BREACHES.bent("weight_section_has_its_name", "weights_section_unexpected", "weight_reference_outside")
+def _(parts: BundleParts) -> None:
+    parts.without = {"weights.safetensors"}
+    parts.sections["tensors.safetensors"] = weights_section()
+    parts.manifest["weights"]["section"] = "tensors.safetensors"
 
 
 @BREACHES.bent("weights_match_manifest", "safetensors_truncated", label="truncated")
@@ -207,7 +225,7 @@ def _(parts: BundleParts) -> None:
 @BREACHES.written("section_digests_match", "section_digest_mismatch", "trailer_digest_mismatch")
 def _(path: Path) -> None:
     def flip_a_bit(data: bytearray) -> None:
-        place = header_place(data)[0]["sections"]["engine.onnx"]
+        place = header_place(data)[0]["sections"]["tokenizer.json"]
         data[4096 + place["offset"]] ^= 1
 
     edited(path, flip_a_bit)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rule_breaches import Breach, Breaches, assert_breach_is_told
 from synthetic_bundles import BundleParts, rewrite_manifest, single_parts, tensor
+from tiny_engines import engine_section
 
 from rowpack_loaders.validation.runner import LAYERS
 
@@ -64,7 +65,14 @@ def _(parts: BundleParts) -> None:
     parts.sections["extra.bin"] = b"x"
 
 
-@BREACHES.bent("each_use_has_its_own_section", "section_used_twice", "engine_section_unexpected")
+@BREACHES.bent("needed_sections_are_required", "section_needed_optional")
+def _(parts: BundleParts) -> None:
+    parts.declared["engine.onnx"] = {"required": False}
+
+
+@BREACHES.bent(
+    "each_use_has_its_own_section", "section_used_twice", "engine_section_unexpected", "onnx_tensor_mismatch"
+)
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["prefill"]["section"] = "engine.onnx"
     parts.without = {"prefill.onnx"}
@@ -110,7 +118,7 @@ def _(parts: BundleParts) -> None:
 @BREACHES.bent("engine_sections_have_their_names", "engine_section_unexpected")
 def _(parts: BundleParts) -> None:
     parts.without = {"prefill.onnx"}
-    parts.sections["chunks.onnx"] = b"prefill graph"
+    parts.sections["chunks.onnx"] = engine_section("prefill")
     parts.manifest["engines"]["prefill"]["section"] = "chunks.onnx"
 
 
@@ -129,27 +137,27 @@ def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["prefill"]["rows"]["max"] = 32
 
 
-@BREACHES.bent("tensor_names_are_unique", "engine_tensor_duplicate")
+@BREACHES.bent("tensor_names_are_unique", "engine_tensor_duplicate", "onnx_tensor_mismatch")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["decode"]["inputs"].append(tensor("cache_k_0", "float32", ["cache_rows", 2], "state"))
 
 
-@BREACHES.bent("roles_are_complete", "engine_role_count")
+@BREACHES.bent("roles_are_complete", "engine_role_count", "onnx_tensor_mismatch")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["decode"]["outputs"].pop(0)
 
 
-@BREACHES.bent("roles_are_complete", "engine_dtype_invalid", label="dtype")
+@BREACHES.bent("roles_are_complete", "engine_dtype_invalid", "onnx_tensor_mismatch", label="dtype")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["prefill"]["inputs"][0]["dtype"] = "int64"
 
 
-@BREACHES.bent("row_inputs_have_row_shapes", "engine_shape_invalid")
+@BREACHES.bent("row_inputs_have_row_shapes", "engine_shape_invalid", "onnx_tensor_mismatch")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["prefill"]["inputs"][0]["shape"] = [1]
 
 
-@BREACHES.bent("logits_are_one_vocabulary_row", "engine_shape_invalid")
+@BREACHES.bent("logits_are_one_vocabulary_row", "engine_shape_invalid", "onnx_tensor_mismatch")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["prefill"]["outputs"][0]["shape"] = ["rows", 16]
 
@@ -157,42 +165,50 @@ def _(parts: BundleParts) -> None:
 # -- states ------------------------------------------------------------------------------------------------------
 
 
-@BREACHES.bent("state_tensors_are_unique", "state_duplicate")
+@BREACHES.bent(
+    "state_tensors_are_unique",
+    "state_duplicate",
+    "state_role_repeated",
+    "layout_decision_number_mismatch",
+    "runtime_json_state_mismatch",
+)
 def _(parts: BundleParts) -> None:
     parts.manifest["states"].append(dict(parts.manifest["states"][0]))
 
 
-@BREACHES.bent("states_are_engine_tensors", "state_tensor_missing")
+@BREACHES.bent("states_are_engine_tensors", "state_tensor_missing", "onnx_tensor_mismatch")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["prefill"]["inputs"].pop()
 
 
-@BREACHES.bent("engine_states_are_listed", "state_unlisted")
+@BREACHES.bent("engine_states_are_listed", "state_unlisted", "state_cache_unpaired", "layout_decision_number_mismatch")
 def _(parts: BundleParts) -> None:
     parts.manifest["states"].pop()
 
 
-@BREACHES.bent("state_dtypes_agree", "state_dtype_mismatch")
+@BREACHES.bent("state_dtypes_agree", "state_dtype_mismatch", "onnx_tensor_mismatch")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["prefill"]["inputs"][3]["dtype"] = "float16"
 
 
-@BREACHES.bent("state_shapes_agree", "state_shape_mismatch", label="replaced")
+@BREACHES.bent("state_shapes_agree", "state_shape_mismatch", "onnx_tensor_mismatch", label="replaced")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["prefill"]["outputs"][1]["shape"] = [6, 3]
 
 
-@BREACHES.bent("state_shapes_agree", "state_shape_mismatch", label="decode gives more than one row")
+@BREACHES.bent(
+    "state_shapes_agree", "state_shape_mismatch", "onnx_tensor_mismatch", label="decode gives more than one row"
+)
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["decode"]["outputs"][2]["shape"] = ["rows", 2]
 
 
-@BREACHES.bent("state_shapes_agree", "state_shape_mismatch", label="cache width")
+@BREACHES.bent("state_shapes_agree", "state_shape_mismatch", "onnx_tensor_mismatch", label="cache width")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["decode"]["inputs"][4]["shape"] = ["cache_rows", 3]
 
 
-@BREACHES.bent("appended_states_hold_the_cache", "state_rows_mismatch")
+@BREACHES.bent("appended_states_hold_the_cache", "state_rows_mismatch", "state_cache_unpaired")
 def _(parts: BundleParts) -> None:
     parts.manifest["states"][1]["shape"] = [31, 2]
 
@@ -200,6 +216,36 @@ def _(parts: BundleParts) -> None:
 @BREACHES.bent("updates_fit_roles", "state_update_invalid")
 def _(parts: BundleParts) -> None:
     parts.manifest["states"][0]["rewindable"] = True
+
+
+@BREACHES.bent(
+    "layers_have_each_state_once",
+    "state_role_repeated",
+    "state_cache_unpaired",
+    "state_update_invalid",
+    "runtime_json_state_mismatch",
+)
+def _(parts: BundleParts) -> None:
+    parts.manifest["states"][1]["role"] = "conv"
+    parts.manifest["states"][1]["layer"] = 0
+
+
+@BREACHES.bent("caches_come_in_pairs", "state_cache_unpaired", "runtime_json_state_mismatch")
+def _(parts: BundleParts) -> None:
+    parts.manifest["states"][1]["layer"] = 0
+
+
+# -- decision ----------------------------------------------------------------------------------------------------
+
+
+@BREACHES.bent("decision_numbers_are_those_of_the_bundle", "layout_decision_number_mismatch", label="budget")
+def _(parts: BundleParts) -> None:
+    parts.manifest["layout_decision"]["budget_bytes"] += 1
+
+
+@BREACHES.bent("decision_numbers_are_those_of_the_bundle", "layout_decision_number_mismatch", label="weights")
+def _(parts: BundleParts) -> None:
+    parts.manifest["layout_decision"]["weight_bytes"] -= 1
 
 
 # -- limits ------------------------------------------------------------------------------------------------------
@@ -236,6 +282,6 @@ def test_a_broken_rule_is_reported_and_nothing_else(case: Breach, tmp_path: Path
 
 
 def test_every_rule_has_an_input_that_breaks_it() -> None:
-    names = {"references", "engines", "states", "limits"}
+    names = {"references", "engines", "decision", "states", "limits"}
     rules = {rule.__name__ for layer in LAYERS if layer.name in names for rule in layer.rules}
     assert rules == {case.rule for case in BREACHES}

@@ -96,6 +96,24 @@ def required_sections_are_referred_to(subject: Subject) -> Iterator[Finding]:
             )
 
 
+def needed_sections_are_required(subject: Subject) -> Iterator[Finding]:
+    """A section without which no loader can run the model is not marked as one that may be skipped."""
+    manifest = subject.manifest_fields
+    weights = manifest.optional_child("weights")
+    needed = {engine.text("section") for name, engine in manifest.members("engines") if name == "decode"}
+    if weights is not None:
+        needed.add(weights.text("section"))
+    for name, entry in manifest.members("sections"):
+        if name in needed and not entry.boolean("required"):
+            yield Problem(
+                "section_needed_optional",
+                "A section that every loader needs is marked as optional",
+                where=f"{MANIFEST_SECTION}#{json_pointer('sections', name, 'required')}",
+                found="false",
+                expected="true",
+            )
+
+
 def each_use_has_its_own_section(subject: Subject) -> Iterator[Finding]:
     """No section serves two uses: two engines in one section would be one engine."""
     seen: dict[str, str] = {}
@@ -154,6 +172,7 @@ RULES: tuple[Rule, ...] = (
     every_declared_section_is_there,
     references_are_declared,
     required_sections_are_referred_to,
+    needed_sections_are_required,
     each_use_has_its_own_section,
     encodings_fit_uses,
 )

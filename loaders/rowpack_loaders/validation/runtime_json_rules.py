@@ -9,9 +9,10 @@ from rowpack_loaders.manifest import MANIFEST_SECTION, SpecialToken, read_limits
 from rowpack_loaders.schema_data import schema_names
 from rowpack_loaders.strict_json import parse_json_object
 from rowpack_loaders.validation.schema_check import schema_problems
-from rowpack_loaders.validation.subject import Finding, Rule, Subject, Warned
+from rowpack_loaders.validation.subject import FIRST_READ_BYTES, Finding, Rule, Subject, Warned
 
 RUNTIME_JSON_LIMIT_BYTES = 2**20
+RUNTIME_JSON_VALUES_LIMIT = 20_000
 ABSENT_TOKEN = -1
 
 # Loaders of its time know fp16 and fp32; a bf16 engine shows them float32 inputs and outputs.
@@ -20,7 +21,7 @@ _PRECISION_WORDS = {"bf16": "fp32"}
 
 def runtime_json_follows_schema(subject: Subject) -> Iterator[Finding]:
     """The section is strict JSON with exactly the keys of its family."""
-    parsed = _parsed(subject)
+    name, parsed = runtime_json_section(subject)
     if parsed is None:
         return
     schema = f"runtime.{subject.container.family}"
@@ -29,18 +30,18 @@ def runtime_json_follows_schema(subject: Subject) -> Iterator[Finding]:
             Problem(
                 "runtime_json_family_unknown",
                 "The keys of runtime.json are not known for this family",
-                where=_section_name(subject),
+                where=name,
                 found=subject.container.family,
                 expected="a family with a published schema",
             )
         )
         return
-    yield from schema_problems(parsed, schema, _section_name(subject))
+    yield from schema_problems(parsed, schema, name)
 
 
 def runtime_json_matches_manifest(subject: Subject) -> Iterator[Finding]:
     """What runtime.json and the manifest both say is the same."""
-    parsed = _parsed(subject)
+    name, parsed = runtime_json_section(subject)
     if parsed is None:
         return
     manifest = subject.manifest_fields
@@ -62,22 +63,25 @@ def runtime_json_matches_manifest(subject: Subject) -> Iterator[Finding]:
             yield Problem(
                 "runtime_json_mismatch",
                 "runtime.json and the manifest contradict each other",
-                where=f"{_section_name(subject)}#/{key}",
+                where=f"{name}#/{key}",
                 found=repr(parsed[key])[:80],
                 expected=" or ".join(str(value) for value in values),
             )
 
 
-def _section_name(subject: Subject) -> str:
-    return subject.manifest_fields.child("runtime_json").text("section")
+def runtime_json_section(subject: Subject) -> tuple[str, dict[str, object] | None]:
+    """Return the section's name and parsed content, read once; None when there is none to read.
 
-
-def _parsed(subject: Subject) -> dict[str, object] | None:
-    name = _section_name(subject)
-    if subject.section(name) is None:
-        return None  # references_are_declared has told it
-    stored = subject.container.read_section(name, limit_bytes=RUNTIME_JSON_LIMIT_BYTES)
-    return parse_json_object(stored, where=name)
+    A header-only check reads it where it lies in the first MiB, as it does in a written bundle.
+    """
+    name = subject.manifest_fields.child("runtime_json").text("section")
+    place = subject.section(name)
+    if place is None or (subject.header_only and place.end_bytes > FIRST_READ_BYTES):
+        return name, None  # references_are_declared has told a missing one
+    if subject.runtime_json is None:
+        stored = subject.container.read_section(name, limit_bytes=RUNTIME_JSON_LIMIT_BYTES)
+        subject.runtime_json = parse_json_object(stored, where=name, max_values=RUNTIME_JSON_VALUES_LIMIT)
+    return name, subject.runtime_json
 
 
 def _token_or_absent(token: SpecialToken | None) -> tuple[int]:

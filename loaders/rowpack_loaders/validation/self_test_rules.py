@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem
-from rowpack_loaders.golden import unpack_golden
+from rowpack_loaders.golden import DECODED_LIMIT_BYTES, unpack_golden
 from rowpack_loaders.manifest import MANIFEST_SECTION, read_limits, read_states, read_tokens
 from rowpack_loaders.manifest_fields import Fields
 from rowpack_loaders.validation.schema_check import schema_problems
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
-
-DECODED_LIMIT_BYTES = 16 * 2**20
 
 
 def golden_vectors_follow_schema(subject: Subject) -> Iterator[Finding]:
@@ -78,7 +76,7 @@ def _self_test(subject: Subject) -> Fields | None:
 def _unpacked(subject: Subject, self_test: Fields) -> object:
     name = self_test.text("section")
     stored = subject.container.read_section(name, limit_bytes=DECODED_LIMIT_BYTES)
-    return unpack_golden(stored, where=name, limit_bytes=DECODED_LIMIT_BYTES)
+    return unpack_golden(stored, where=name)
 
 
 def _ids(case: object, key: str) -> list[int]:

@@ -136,6 +136,38 @@ def updates_fit_roles(subject: Subject) -> Iterator[Finding]:
             )
 
 
+def layers_have_each_state_once(subject: Subject) -> Iterator[Finding]:
+    """A layer has one state of a role; time and channel mixing of a layer shift by one each."""
+    for (layer, role), count in Counter((state.layer, state.role) for state in _states(subject)).items():
+        most = 2 if role == "shift" else 1
+        if count > most:
+            yield Problem(
+                "state_role_repeated",
+                "A layer has more states of one role than any layer needs",
+                where=f"{MANIFEST_SECTION}#/states",
+                found=f"{role} of layer {layer} {count} times",
+                expected="once" if most == 1 else "at most twice",
+            )
+
+
+def caches_come_in_pairs(subject: Subject) -> Iterator[Finding]:
+    """A layer with keys has values, of the same number of rows and the same dtype."""
+    states = _states(subject)
+    keys, values = (
+        {state.layer: (state.shape[:1], state.dtype) for state in states if state.role == role}
+        for role in APPENDED_ROLES
+    )
+    for layer in sorted(keys.keys() | values.keys()):
+        if keys.get(layer) != values.get(layer):
+            yield Problem(
+                "state_cache_unpaired",
+                "A layer's keys and values are not two caches of one length and dtype",
+                where=f"{MANIFEST_SECTION}#/states",
+                found=f"layer {layer}: keys {keys.get(layer)}, values {values.get(layer)}",
+                expected="a key and a value of the same rows and dtype",
+            )
+
+
 def _states(subject: Subject) -> tuple[StateRecord, ...]:
     return read_states(subject.manifest, MANIFEST_SECTION)
 
@@ -170,4 +202,6 @@ RULES: tuple[Rule, ...] = (
     state_shapes_agree,
     appended_states_hold_the_cache,
     updates_fit_roles,
+    layers_have_each_state_once,
+    caches_come_in_pairs,
 )

@@ -15,6 +15,8 @@ from rowpack_loaders.container_header import SectionRange
 from rowpack_loaders.errors import Problem
 from rowpack_loaders.manifest import MANIFEST_SECTION
 from rowpack_loaders.manifest_fields import Fields
+from rowpack_loaders.onnx_interface import OnnxInterface
+from rowpack_loaders.safetensors_header import TensorEntry
 
 FIRST_READ_BYTES = 2**20
 """What a header-only check may read; the manifest of a good bundle ends inside it."""
@@ -45,7 +47,11 @@ class Subject:
     manifest_bytes: bytes | None = None
     parsed_manifest: dict[str, object] | None = None
     schema_understood: bool = False
+    runtime_json: dict[str, object] | None = None
     section_sha256: dict[str, str] = field(default_factory=dict)
+    weight_tensors: dict[str, TensorEntry] | None = None
+    onnx_interfaces: dict[str, OnnxInterface] = field(default_factory=dict)
+    """What the ONNX sections declare, by the use of the engine; those that could be read."""
 
     @property
     def container(self) -> Container:

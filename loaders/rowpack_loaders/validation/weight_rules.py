@@ -9,6 +9,21 @@ from rowpack_loaders.manifest import MANIFEST_SECTION
 from rowpack_loaders.safetensors_header import LENGTH_BYTES, TensorEntry, data_start, parse_header
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
 
+WEIGHTS_SECTION = "weights.safetensors"
+
+
+def weight_section_has_its_name(subject: Subject) -> Iterator[Finding]:
+    """The weights are in the section that the external data of ONNX engines name."""
+    weights = subject.manifest_fields.optional_child("weights")
+    if weights is not None and weights.text("section") != WEIGHTS_SECTION:
+        yield Problem(
+            "weights_section_unexpected",
+            "The weights are not in the section where engines and loaders look for them",
+            where=f"{MANIFEST_SECTION}#/weights/section",
+            found=repr(weights.text("section")[:128]),
+            expected=WEIGHTS_SECTION,
+        )
+
 
 def weights_match_manifest(subject: Subject) -> Iterator[Finding]:
     """The safetensors header is sound, covers the section, and has the tensors that the manifest counts."""
@@ -16,6 +31,7 @@ def weights_match_manifest(subject: Subject) -> Iterator[Finding]:
     if weights is None or subject.section(weights.text("section")) is None:
         return
     tensors = _read_tensors(subject, weights.text("section"))
+    subject.weight_tensors = tensors
     found = {
         "tensor_count": len(tensors),
         "tensor_bytes": sum(tensor.byte_count for tensor in tensors.values()),
@@ -39,4 +55,4 @@ def _read_tensors(subject: Subject, name: str) -> dict[str, TensorEntry]:
     return parse_header(header, total_bytes=place.length_bytes, where=name)
 
 
-RULES: tuple[Rule, ...] = (weights_match_manifest,)
+RULES: tuple[Rule, ...] = (weight_section_has_its_name, weights_match_manifest)
