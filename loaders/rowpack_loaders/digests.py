@@ -2,7 +2,8 @@
 
 ``file_digest`` names the file: with gaps required to be zero it covers every byte before the trailer.
 ``content_digest`` names what must reproduce on another machine: it leaves out engine plans, which their
-compilers do not reproduce, and the memory measured on the build machine.
+compilers do not reproduce, and what was measured on the build machine: its memory, and the golden vectors, whose
+last digits are those of its processor.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from rowpack_loaders.container_header import SectionRange
 
 DIGEST_PREFIX = "sha256:"
 UNREPRODUCIBLE_SUFFIX = ".plan"
-MEASURED_DECISION_KEYS = ("capacity_bytes", "budget_bytes")
+PLACE_KEYS = ("length", "sha256")
+MEASURED_KEYS = {"layout_decision": ("capacity_bytes", "budget_bytes"), "self_test": ("executed",)}
+"""What the build machine was like, by the part of the manifest that tells it."""
 
 
 def canonical_json(value: object) -> bytes:
@@ -31,18 +34,21 @@ def canonical_json(value: object) -> bytes:
 def content_digest(manifest: Mapping[str, object]) -> str:
     """Return ``sha256:…`` over the canonical manifest without what need not reproduce.
 
-    Left out: ``content_digest`` itself; ``length`` and ``sha256`` of sections whose name ends in ``.plan``;
-    ``capacity_bytes`` and ``budget_bytes`` of ``layout_decision``.
+    Left out: ``content_digest`` itself; ``length`` and ``sha256`` of sections whose name ends in ``.plan`` and of
+    the section that ``self_test`` names; ``executed`` of ``self_test``; ``capacity_bytes`` and ``budget_bytes`` of
+    ``layout_decision``.
     """
     kept = {key: value for key, value in manifest.items() if key != "content_digest"}
-    sections = kept.get("sections")
+    sections, self_test = kept.get("sections"), kept.get("self_test")
+    golden = self_test.get("section") if isinstance(self_test, Mapping) else None
     if isinstance(sections, Mapping):
         kept["sections"] = {
-            name: _without(entry, ("length", "sha256")) if name.endswith(UNREPRODUCIBLE_SUFFIX) else entry
+            name: _without(entry, PLACE_KEYS) if name.endswith(UNREPRODUCIBLE_SUFFIX) or name == golden else entry
             for name, entry in sections.items()
         }
-    if "layout_decision" in kept:
-        kept["layout_decision"] = _without(kept["layout_decision"], MEASURED_DECISION_KEYS)
+    for key, measured in MEASURED_KEYS.items():
+        if key in kept:
+            kept[key] = _without(kept[key], measured)
     return DIGEST_PREFIX + hashlib.sha256(canonical_json(kept)).hexdigest()
 
 

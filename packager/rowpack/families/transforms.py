@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from rowpack.exact_rounding import exponential
+
 
 def negative_exponential(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return −exp(x): both families store a decay as the logarithm of its magnitude."""
-    magnitude: np.ndarray[Any, Any] = np.exp(values)
-    return -magnitude
+    return -exponential(values)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rowpack.exact_rounding import power
 from rowpack.families.normalisation import rms_norm
 from rowpack.families.qwen3_5.config import CONV_COLUMNS, Qwen35Config
 from rowpack.graph.emitter import Emitter, Tensor
@@ -251,7 +252,8 @@ class Qwen35Graph:
         half = config.rotary_dim // 2
         # The reference forms the powers in float32.
         exponents = np.arange(0, config.rotary_dim, 2, dtype=np.float32) / np.float32(config.rotary_dim)
-        frequencies = (np.float32(1.0) / np.float32(config.rope_theta) ** exponents).reshape(1, 1, half)
+        powers = power(float(np.float32(config.rope_theta)), exponents)
+        frequencies = (np.float32(1.0) / powers).reshape(1, 1, half)
         positions = emitter.cast(position_id, "float32", "position")
         column = emitter.reshape(positions, [-1, 1, 1], "position_column")
         angles = emitter.op("Mul", [column, emitter.constant("rotary.frequencies", frequencies)], "angles")
