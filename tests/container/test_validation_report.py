@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import random
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,8 +126,15 @@ def test_header_only_reads_no_more_than_the_first_mebibyte(path: Path, monkeypat
         reads.append((offset, length))
         return pread(descriptor, length, offset)
 
+    def forbidden(*_: object) -> None:
+        raise AssertionError("read by a way that is not counted")
+
     monkeypatch.setattr(os, "pread", watched)
-    assert validate(path, header_only=True).valid
+    monkeypatch.setattr(os, "preadv", forbidden)
+    monkeypatch.setattr(mmap, "mmap", forbidden)
+    report = validate(path, header_only=True)
+    assert report.valid
+    assert "runtime_json" in report.checked.layers
     assert sum(length for _, length in reads) <= 2**20
     assert max(offset + length for offset, length in reads) <= 2**20
 
@@ -207,6 +216,22 @@ def test_progress_ends_at_the_sum_of_the_sections(path: Path) -> None:
     assert told[-1] == (total, total)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert report.checked.digested_bytes == total
+
+
+def test_an_interruption_ends_every_thread(tmp_path: Path) -> None:
+    parts = BundleParts()
+    parts.sections = {name: bytes(2**26) for name in ("a.bin", "b.bin")}
+    parts.write(tmp_path / "large")
+    told: list[int] = []
+
+    def interrupt(done: int, total: int) -> None:
+        told.append(done)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        validate(tmp_path / "large", progress=interrupt)
+    assert max(told) < 2**25
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("validate-")]
 
 
 def test_a_file_that_changes_while_it_is_checked_is_noticed(path: Path) -> None:

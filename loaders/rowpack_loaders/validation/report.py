@@ -18,6 +18,7 @@ class Checked:
     sections: int = 0
     digested_bytes: int = 0
     file_size: int | None = None
+    elapsed_s: float = 0.0
 
     def as_json(self) -> dict[str, object]:
         """Return the object of ``validate_report.schema.json``."""
@@ -28,7 +29,17 @@ class Checked:
             "sections": self.sections,
             "digested_bytes": self.digested_bytes,
             "file_size": self.file_size,
+            "elapsed_s": round(self.elapsed_s, 4),
         }
+
+
+@dataclass(frozen=True)
+class ReportedProblem:
+    """A finding, with the layer of rules that found it."""
+
+    problem: Problem
+    layer: str
+    is_warning: bool
 
 
 @dataclass
@@ -37,19 +48,28 @@ class Report:
 
     path: Path
     checked: Checked
-    errors: list[Problem] = field(default_factory=list)
-    warnings: list[Problem] = field(default_factory=list)
+    found: list[ReportedProblem] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[Problem]:
+        """What makes the bundle invalid, in the order it was found."""
+        return [told.problem for told in self.found if not told.is_warning]
+
+    @property
+    def warnings(self) -> list[Problem]:
+        """What is worth a look and does not make the bundle invalid."""
+        return [told.problem for told in self.found if told.is_warning]
 
     @property
     def valid(self) -> bool:
         """Tell whether nothing makes the bundle invalid."""
-        return not self.errors
+        return all(told.is_warning for told in self.found)
 
-    def add(self, problem: Problem, *, is_warning: bool) -> None:
+    def add(self, problem: Problem, *, layer: str, is_warning: bool) -> None:
         """Take a finding in; its place is told relative to the bundle."""
         if problem.where is not None:
             problem = replace(problem, where=problem.where.removeprefix(f"{self.path}: "))
-        (self.warnings if is_warning else self.errors).append(problem)
+        self.found.append(ReportedProblem(problem, layer, is_warning))
 
     def as_json(self) -> dict[str, object]:
         """Return the object that ``rowpack validate --json`` prints."""

@@ -7,6 +7,7 @@ add checks, add a file of rules and a line to ``LAYERS``.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -89,6 +90,7 @@ def validate(path: str | os.PathLike[str], *, header_only: bool = False, progres
     bytes done and bytes in all while sections are digested. Nothing in the file makes this raise; a file that
     is missing or unreadable is an error in the report.
     """
+    started_s = time.perf_counter()
     subject = Subject(Path(path), header_only, progress)
     report = Report(subject.path, Checked("header_only" if header_only else "full"))
     try:
@@ -102,6 +104,7 @@ def validate(path: str | os.PathLike[str], *, header_only: bool = False, progres
                 subject.container.sections[name].length_bytes for name in subject.section_sha256
             )
     finally:
+        report.checked.elapsed_s = time.perf_counter() - started_s
         if subject.open_container is not None:
             subject.container.close()
     return report
@@ -114,13 +117,13 @@ def _run_layer(layer: Layer, subject: Subject, report: Report) -> None:
         try:
             for finding in islice(rule(subject), MOST_FINDINGS_PER_RULE):
                 if isinstance(finding, Warned):
-                    report.add(finding.problem, is_warning=True)
+                    report.add(finding.problem, layer=layer.name, is_warning=True)
                 else:
-                    report.add(finding, is_warning=False)
+                    report.add(finding, layer=layer.name, is_warning=False)
         except RowpackError as error:
             for problem in error.problems:
                 if not _already_told(problem, report):
-                    report.add(problem, is_warning=False)
+                    report.add(problem, layer=layer.name, is_warning=False)
 
 
 def _already_told(problem: Problem, report: Report) -> bool:

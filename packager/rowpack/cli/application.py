@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -23,6 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``{"error": {"code", "message", "where", "found", "expected", "remedy", "problems"}}`` on stdout.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files need not be text; stderr escapes what it cannot encode by itself.
+        sys.stdout.reconfigure(errors="backslashreplace")
     console = Console(sys.stdout, sys.stderr, as_json="--json" in words)
     try:
         exit_code = _run(words, console)

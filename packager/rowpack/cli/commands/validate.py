@@ -6,24 +6,37 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rowpack.cli.arguments import add_json_option, add_progress_option
+from rowpack.cli.arguments import add_json_option, add_progress_option, argument_errors
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console, problem_lines
 from rowpack.cli.exit_codes import DONE, REFUSED
+from rowpack.cli.path_patterns import expand_patterns
 from rowpack.cli.text_table import count_of
 from rowpack.units import format_bytes
+from rowpack_loaders.errors import RowpackError
 
 if TYPE_CHECKING:
     from rowpack_loaders import Report
 
+TEXT = "text"
+REPORT_NAMES = (TEXT, "markdown", "junit")
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
+    parser.add_argument(
+        "bundles", type=Path, nargs="+", metavar="BUNDLE", help="a file, or a pattern such as 'models/**/*.bundle'"
+    )
     parser.add_argument(
         "--header-only",
         action="store_true",
-        help="check header, manifest and cross-references, without reading the sections",
+        help="check header, manifest and cross-references from the first MiB, without reading the sections",
+    )
+    parser.add_argument(
+        "--report",
+        choices=REPORT_NAMES,
+        default=TEXT,
+        help="print one Markdown page or one JUnit XML document over all bundles, for CI",
     )
     add_progress_option(parser)
     add_json_option(parser)
@@ -33,17 +46,26 @@ def run(arguments: Namespace, console: Console) -> int:
     """Validate each bundle; refused when one of them is invalid, after all were looked at."""
     from rowpack_loaders import validate
 
-    exit_code = DONE
-    for path in arguments.bundles:
+    with argument_errors():
+        paths = expand_patterns(arguments.bundles)
+        if arguments.json and arguments.report != TEXT:
+            raise RowpackError(
+                "unusable_arguments", "--json and --report each ask for a form of the result", expected="one of them"
+            )
+    reports: list[Report] = []
+    for path in paths:
         with console.progress(arguments.progress) as progress, progress.stage("validate", str(path)) as stage:
             report = validate(path, header_only=arguments.header_only, progress=stage.reach)
         if console.as_json:
             console.json_result(report.as_json())
-        else:
+        elif arguments.report == TEXT:
             console.result(report_text(report))
-        if not report.valid:
-            exit_code = REFUSED
-    return exit_code
+        reports.append(report)
+    if arguments.report != TEXT:
+        from rowpack_loaders.validation.report_formats import REPORT_FORMATS
+
+        console.result(REPORT_FORMATS[arguments.report](reports))
+    return DONE if all(report.valid for report in reports) else REFUSED
 
 
 def report_text(report: Report) -> str:
@@ -63,5 +85,6 @@ COMMAND = Command(
     "check a bundle's structure, schema, digests and cross-references",
     add_arguments,
     run,
-    notes="With --json: one object a bundle and line. Exit code 0 when all are valid, 1 when one is not.",
+    notes="With --json: one object a bundle and line. Exit code 0 when all are valid, 1 when one is not, 2 when the "
+    "arguments cannot be used or a pattern matches nothing.",
 )
