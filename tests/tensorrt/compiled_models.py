@@ -20,6 +20,12 @@ from rowpack.weights import stream_weights
 
 CACHE_ROWS = 64
 
+ROOT = Path(__file__).resolve().parents[2]
+TRAINED_CHECKPOINTS = {
+    "qwen3_5": ROOT / "packager" / "rowpack" / "demo_checkpoint",
+    "rwkv": ROOT / "tests" / "data" / "rwkv4-kjv-3.7m",
+}
+
 
 @dataclass
 class Preparation:

@@ -102,7 +102,7 @@ class PlanBuild:
         return {
             "task": "build",
             "modules": list(self.flavour.modules),
-            "initializers": _placed_initializers(self.order.model, self.weights.offset_bytes),
+            "initializers": placed_initializers(self.order.model, self.weights.offset_bytes),
             "workspace_bytes": self.options.workspace_bytes or DEFAULT_WORKSPACE_BYTES,
             "flags": flags,
             "hardware_compatibility": None if level is None else self.flavour.hardware_levels[level],
@@ -233,7 +233,7 @@ class PlanBuild:
         )
 
 
-def _placed_initializers(model: onnx.ModelProto, section_offset_bytes: int) -> list[tuple[str, int, int]]:
+def placed_initializers(model: onnx.ModelProto, section_offset_bytes: int) -> list[tuple[str, int, int]]:
     """Return name, absolute offset and length of every weight that the graph takes from the weight section."""
     placed = []
     for tensor in model.graph.initializer:
