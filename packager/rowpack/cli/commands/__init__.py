@@ -7,6 +7,7 @@ from rowpack.cli.commands import (
     build,
     check,
     demo,
+    diff,
     digest,
     export_onnx,
     inspect,
@@ -23,6 +24,7 @@ from rowpack.cli.commands import eval as evaluate
 COMMANDS = (
     build.COMMAND,
     inspect.COMMAND,
+    diff.COMMAND,
     validate.COMMAND,
     migrate.COMMAND,
     check.COMMAND,
