@@ -57,7 +57,7 @@ decode: {report.decode_ms_per_token:.2f} ms a token
 bundle: {report.path} ({format_bytes(report.file_bytes)}, built in {format_seconds(report.build_s)})
 
 next: rowpack inspect {report.path}
-      rowpack run {report.path} --prompt "Blessed are" """.rstrip()
+      rowpack run {report.path} --prompt "Mt5:3 Blessed are" """.rstrip()
 
 
 COMMAND = Command("demo", "build the small model in the project and generate text with it", add_arguments, run)
