@@ -6,6 +6,7 @@ malformed with the JSON pointer of the place. ``docs/format.md`` explains every 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rowpack_loaders.errors import RowpackError
@@ -18,6 +19,7 @@ KNOWN_FEATURES: frozenset[str] = frozenset()
 
 DECODER_ENGINE_LAYOUTS = ("single", "split")
 STATE_UPDATES = ("replace", "append_rows")
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "int8": 1, "uint8": 1, "bool": 1}
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,16 @@ class StateRecord:
     initial_value: float
     update: str
     rewindable: bool
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The bytes of a state that is replaced; 0 for one that grows, or of a dtype that no state has."""
+        return DTYPE_BYTES.get(self.dtype, 0) * math.prod(self.shape) if self.update == "replace" else 0
+
+    @property
+    def bytes_per_token(self) -> int:
+        """The bytes of the row that a token adds to a cache; 0 for a state that is replaced."""
+        return DTYPE_BYTES.get(self.dtype, 0) * math.prod(self.shape[1:]) if self.update == "append_rows" else 0
 
 
 @dataclass(frozen=True)
@@ -156,6 +168,16 @@ def read_engines(manifest: dict[str, object], where: str) -> dict[str, EngineRec
 def read_states(manifest: dict[str, object], where: str) -> tuple[StateRecord, ...]:
     """Return the state table in its order."""
     return tuple(_read_state(fields) for fields in Fields(manifest, "", where).children("states"))
+
+
+def read_weights_shared(manifest: dict[str, object], where: str) -> bool:
+    """Return whether the engines hold one copy of the weights together."""
+    fields = Fields(manifest, "", where)
+    for _, engine in fields.members("engines"):
+        resident = engine.optional_child("resident_bytes")
+        if resident is not None and "shared" in resident.raw:
+            return resident.boolean("shared")
+    return fields.optional_child("weights") is not None
 
 
 def read_limits(manifest: dict[str, object], where: str) -> Limits:

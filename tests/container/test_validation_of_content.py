@@ -258,9 +258,14 @@ def _(path: Path) -> None:
     edited(path, lambda data: replace_trailer(data, lambda value: canonical_json(value | {"file_digest": digest})))
 
 
-@BREACHES.written("provenance_is_an_object", "trailer_provenance_invalid", "trailer_digest_mismatch")
+@BREACHES.written("trailer_follows_schema", "schema_value_invalid", "trailer_digest_mismatch", label="provenance")
 def _(path: Path) -> None:
     edited(path, lambda data: replace_trailer(data, lambda value: canonical_json(value | {"provenance": 1})))
+
+
+@BREACHES.written("trailer_follows_schema", "schema_key_unknown", label="a key more")
+def _(path: Path) -> None:
+    edited(path, lambda data: replace_trailer(data, lambda value: canonical_json(value | {"note": "x"})))
 
 
 @BREACHES.bent("provenance_follows_its_schema", "schema_key_missing", "schema_value_invalid")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem
-from rowpack_loaders.manifest import MANIFEST_SECTION, StateRecord, read_layout, read_states
+from rowpack_loaders.manifest import MANIFEST_SECTION, read_layout, read_states
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
 
 LARGEST = 2**63
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "int8": 1, "uint8": 1, "bool": 1}
 
 
 def decision_matches_layout(subject: Subject) -> Iterator[Finding]:
@@ -36,8 +34,8 @@ def decision_numbers_are_those_of_the_bundle(subject: Subject) -> Iterator[Findi
     weights = subject.manifest_fields.optional_child("weights")
     capacity = decision.optional_integer("capacity_bytes")
     wanted = {
-        "state_bytes": sum(_byte_count(state, 0) for state in states if state.update == "replace"),
-        "key_value_bytes_per_token": sum(_byte_count(state, 1) for state in states if state.update == "append_rows"),
+        "state_bytes": sum(state.fixed_bytes for state in states),
+        "key_value_bytes_per_token": sum(state.bytes_per_token for state in states),
         "budget_bytes": None if capacity is None else capacity * decision.integer("budget_percent") // 100,
     }
     if weights is not None:
@@ -51,10 +49,6 @@ def decision_numbers_are_those_of_the_bundle(subject: Subject) -> Iterator[Findi
                 found=str(decision.optional_integer(key)),
                 expected="a number that can be stored" if number is not None and number > LARGEST else str(number),
             )
-
-
-def _byte_count(state: StateRecord, first_dimension: int) -> int:
-    return DTYPE_BYTES.get(state.dtype, 0) * math.prod(state.shape[first_dimension:])
 
 
 RULES: tuple[Rule, ...] = (decision_matches_layout, decision_numbers_are_those_of_the_bundle)

@@ -69,7 +69,9 @@ class Report:
         """Take a finding in; its place is told relative to the bundle."""
         if problem.where is not None:
             problem = replace(problem, where=problem.where.removeprefix(f"{self.path}: "))
-        self.found.append(ReportedProblem(problem, layer, is_warning))
+        told = ReportedProblem(problem, layer, is_warning)
+        if told not in self.found:  # several rules stumble over one malformed part
+            self.found.append(told)
 
     def as_json(self) -> dict[str, object]:
         """Return the object that ``rowpack validate --json`` prints."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from rowpack_loaders.container import Container
@@ -71,6 +72,11 @@ class Subject:
     def manifest_fields(self) -> Fields:
         """The manifest, to read typed fields from."""
         return Fields(self.manifest, "", MANIFEST_SECTION)
+
+    @cached_property
+    def trailer(self) -> dict[str, object] | None:
+        """The trailer's JSON object, or None; read once."""
+        return self.container.trailer()
 
     def section(self, name: str) -> SectionRange | None:
         """Return a section's range, or None when the header does not list it."""

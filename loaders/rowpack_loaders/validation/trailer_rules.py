@@ -33,7 +33,7 @@ def trailer_is_there(subject: Subject) -> Iterator[Finding]:
 def trailer_is_canonical(subject: Subject) -> Iterator[Finding]:
     """The trailer's text is the canonical text of its value."""
     place = subject.container.trailer_range()
-    trailer = subject.container.trailer()
+    trailer = subject.trailer
     if place is None or trailer is None:
         return
     if subject.container.read_at(place.offset_bytes, place.length_bytes) != canonical_json(trailer):
@@ -47,7 +47,7 @@ def trailer_is_canonical(subject: Subject) -> Iterator[Finding]:
 
 def trailer_version_is_known(subject: Subject) -> Iterator[Finding]:
     """The trailer has a version this program knows."""
-    trailer = subject.container.trailer()
+    trailer = subject.trailer
     if trailer is not None:
         version = trailer.get("trailer_version")
         if not is_json_integer(version) or version != TRAILER_VERSION:
@@ -62,7 +62,7 @@ def trailer_version_is_known(subject: Subject) -> Iterator[Finding]:
 
 def trailer_digests_match(subject: Subject) -> Iterator[Finding]:
     """The trailer's digests are those of header, manifest, content, provenance and the whole file."""
-    trailer = subject.container.trailer()
+    trailer = subject.trailer
     if trailer is None:
         return
     for key, wanted in _digests(subject, trailer).items():
@@ -77,22 +77,16 @@ def trailer_digests_match(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def provenance_is_an_object(subject: Subject) -> Iterator[Finding]:
-    """Provenance is told as an object, empty where nothing is known."""
-    trailer = subject.container.trailer()
-    if trailer is not None and not isinstance(trailer.get("provenance"), dict):
-        yield Problem(
-            "trailer_provenance_invalid",
-            "The trailer's provenance is not an object",
-            where="trailer#/provenance",
-            found=repr(trailer.get("provenance"))[:64],
-            expected="an object",
-        )
+def trailer_follows_schema(subject: Subject) -> Iterator[Finding]:
+    """The trailer has the keys of its version and no others."""
+    trailer = subject.trailer
+    if trailer is not None and trailer.get("trailer_version") == TRAILER_VERSION:
+        yield from schema_problems(trailer, "trailer", "trailer")
 
 
 def provenance_follows_its_schema(subject: Subject) -> Iterator[Finding]:
     """Provenance of this project's builds follows its schema; other builders may say other things."""
-    trailer = subject.container.trailer()
+    trailer = subject.trailer
     provenance = trailer.get("provenance") if trailer is not None else None
     if isinstance(provenance, dict) and _build_type(provenance) == BUILD_TYPE:
         yield from schema_problems(provenance, "provenance", "trailer#/provenance")
@@ -129,6 +123,6 @@ RULES: tuple[Rule, ...] = (
     trailer_is_canonical,
     trailer_version_is_known,
     trailer_digests_match,
-    provenance_is_an_object,
+    trailer_follows_schema,
     provenance_follows_its_schema,
 )

@@ -14,6 +14,11 @@ from rowpack.cli.exit_codes import DONE
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument(
+        "--catalog-entry",
+        action="store_true",
+        help="print what a catalog of bundles needs, as JSON of schema/catalog_entry.schema.json",
+    )
     add_json_option(parser)
 
 
@@ -23,6 +28,11 @@ def run(arguments: Namespace, console: Console) -> int:
     from rowpack_loaders import open_bundle
 
     with open_bundle(arguments.bundle) as bundle:
+        if arguments.catalog_entry:
+            from rowpack_loaders.catalog_entry import catalog_entry
+
+            console.json_result(catalog_entry(bundle))
+            return DONE
         inspection = Inspection(bundle)
         if console.as_json:
             console.json_result(inspection.as_json())
