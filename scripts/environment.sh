@@ -12,10 +12,10 @@ find_python() {
     return 1
 }
 
-# make_environment run|dev: install requirements/run.txt or dev.txt unless the same file is installed already.
+# make_environment run|dev: install requirements/run.txt or dev.txt and the project, unless they are as they were.
 make_environment() {
     local lock_file="requirements/$1.txt" installed=".venv/installed-$1.txt" python
-    if cmp -s "$lock_file" "$installed"; then
+    if cat "$lock_file" pyproject.toml | cmp -s - "$installed"; then
         return
     fi
     if [ ! -x .venv/bin/python ]; then
@@ -25,5 +25,5 @@ make_environment() {
     fi
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock_file"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-    cp "$lock_file" "$installed"
+    cat "$lock_file" pyproject.toml >"$installed"
 }

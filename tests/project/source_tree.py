@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,16 +20,16 @@ _TOP_FOLDERS = (
     "scripts",
     "tests",
 )
-_BINARY_SUFFIXES = {".bin", ".safetensors", ".bundle", ".pyc", ".zst", ".onnx"}
 
 
-def text_files() -> Iterator[Path]:
-    """Yield every text file of the project, with or without version control around it."""
-    yield from (path for path in ROOT.iterdir() if path.is_file())
+def text_files() -> Iterator[tuple[Path, str]]:
+    """Yield every file of the project that is UTF-8 text, with its text; needs no version control around it."""
+    files = [path for path in ROOT.iterdir() if path.is_file()]
     for folder in _TOP_FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and path.suffix not in _BINARY_SUFFIXES and "__pycache__" not in path.parts:
-                yield path
+        files += [path for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
+    for path in files:
+        with contextlib.suppress(UnicodeDecodeError):
+            yield path, path.read_text("utf-8")
 
 
 def python_files(*folders: Path) -> Iterator[Path]:

@@ -41,6 +41,7 @@ FORBIDDEN = {
     "gate": (*ROOMS_THAT_BUILD, "checkpoint", "graph", "onnx_ops", "numpy", "onnx", "onnxruntime"),
     "bundle": ("build_stages", "cli", "demo", "families", "surgery", "verification", "onnx", "onnx_graphsurgeon"),
     "verification": ("build_stages", "bundle", "cli", "demo"),
+    "comparison": (*ROOMS_THAT_BUILD, "checkpoint", "graph", "onnx_ops", "onnx", "onnxruntime"),
     "synthesis": ("build_stages", "bundle", "cli", "demo", "engines", "surgery", "verification"),
     "build_stages": ("cli", "demo"),
     "progress": (*ROOMS_THAT_BUILD, "rich"),

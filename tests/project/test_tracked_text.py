@@ -22,11 +22,11 @@ FORBIDDEN = {
 def test_no_file_holds(what: str) -> None:
     pattern = re.compile(FORBIDDEN[what])
     found = []
-    for path in text_files():
-        if path == ROOT / "LICENSE":
+    for path, text in text_files():
+        if path == ROOT / "LICENSE" or path.suffix == ".json":
             continue
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-            if path.suffix != ".json" and pattern.search(line):
+        for number, line in enumerate(text.splitlines(), start=1):
+            if pattern.search(line):
                 found.append(f"{relative(path)}:{number}: {line.strip()[:100]}")
     assert found == []
 
@@ -37,5 +37,5 @@ def test_python_files_are_short() -> None:
 
 
 def test_python_file_names_are_not_vague() -> None:
-    vague = re.compile(r"(?:utils?|misc|common|stuff|tmp|temp|old|new)\.py|.*\d+\.py")
+    vague = re.compile(r"(?:utils?|misc|common|stuff|tmp|temp|old|new)\d*\.py")
     assert [relative(path) for path in python_files() if vague.fullmatch(path.name)] == []
