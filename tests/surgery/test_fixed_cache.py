@@ -23,6 +23,7 @@ from rowpack.surgery.unfilled_cache_rows import IgnoreUnfilledCacheRows
 from rowpack_loaders.errors import RowpackError
 
 LOGIT_BAR = 1e-4
+FP16_LOGIT_BAR = 2e-3
 FIXED = compiled_form(CACHE_ROWS)
 
 Engines = Callable[..., ModelEngines]
@@ -81,6 +82,29 @@ def fixed(shipped_engines: Engines) -> FixedEngines:
         engines.session(decode_model(engines.exported_model, FIXED)),
         engines.session(prefill_model(engines.exported_model, 64, FIXED)),
     )
+
+
+@pytest.mark.parametrize(
+    ("precision", "bar"), [("fp32", LOGIT_BAR), pytest.param("fp16", FP16_LOGIT_BAR, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("family", ["qwen3_5", "rwkv"])
+def test_what_compilers_are_given_meets_the_bars(
+    shipped_engines: Engines, family: str, precision: str, bar: float
+) -> None:
+    """The very graphs that TensorRT is given, run by ONNX Runtime: the reference's logits and greedy tokens."""
+    engines = shipped_engines(family, precision)
+    decode = engines.session(decode_model(engines.exported_model, FIXED))
+    prefill = engines.session(prefill_model(engines.exported_model, 64, FIXED))
+    cases = golden_cases(engines.checkpoint)
+    for kind, rows in (("text", 65), ("text", 3), ("two-token cycle", 100)):
+        case = next(case for case in cases if case["kind"] == kind and len(case["prompt_ids"]) == rows)
+        chunked, looped = (
+            FixedCacheSequence(engines, float("nan")) if family == "qwen3_5" else engines.sequence() for _ in range(2)
+        )
+        logits = chunked.prefill(prefill, case["prompt_ids"])
+        assert golden_error(logits, case) <= bar
+        assert chunked.greedy(decode, logits, 32) == case["greedy_ids"]
+        assert golden_error(looped.prefill(decode, case["prompt_ids"], [1] * rows), case) <= bar
 
 
 @pytest.mark.parametrize("garbage", [float("nan"), float("inf"), -1e30])
