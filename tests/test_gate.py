@@ -13,6 +13,7 @@ from rowpack.gate import (
     CapacitySource,
     LayoutDecision,
     SplitVeto,
+    WeightNeed,
     decide_layout,
 )
 from rowpack_loaders.errors import RowpackError
@@ -23,9 +24,9 @@ QWEN_9B_FP16_BYTES = 8_953_803_264 * 2
 
 def decide(requested: Any = "auto", **changes: Any) -> LayoutDecision:
     capacity = changes.pop("capacity_bytes", None)
+    copies, weight_bytes = changes.pop("copies", 1), changes.pop("weight_bytes", 80)
     facts: dict[str, Any] = {
-        "copies": 1,
-        "weight_bytes": 80,
+        "weights": WeightNeed(weight_bytes, copies, {"decode": weight_bytes}, copies * weight_bytes),
         "state_bytes": 0,
         "key_value_bytes_per_token": 0,
         "capacity": Capacity(capacity, CapacitySource.TARGET_MEMORY) if capacity else UNKNOWN_CAPACITY,
@@ -79,14 +80,20 @@ def test_states_and_caches_are_recorded_and_do_not_count() -> None:
     assert decision.layout == "split"
 
 
+@pytest.mark.parametrize(("needed_bytes", "layout"), [(80, "split"), (81, "single")])
+def test_what_the_engines_hold_is_what_counts(needed_bytes: int, layout: str) -> None:
+    # Halves that a runtime widens take more than they are stored in; equal constants that a graph holds twice, too.
+    weights = WeightNeed(20, 2, {"decode": 40, "prefill": needed_bytes - 40}, needed_bytes)
+    assert decide(weights=weights, capacity_bytes=100).layout == layout
+
+
 def test_json_is_the_layout_decision_of_the_manifest() -> None:
     decision = decide_layout(
         "auto",
-        copies=1,
-        weight_bytes=17455360,
+        weights=WeightNeed(17455360, 1, {"decode": 17455400, "prefill": 17456000}, 17456040),
         state_bytes=245760,
         key_value_bytes_per_token=2048,
-        capacity=Capacity(25769803776, CapacitySource.TARGET_MEMORY),
+        capacity=Capacity(25769803776, CapacitySource.TARGET_GPU, "L4"),
     )
     assert json.loads(json.dumps(decision.as_json())) == {
         "requested": "auto",
@@ -95,10 +102,13 @@ def test_json_is_the_layout_decision_of_the_manifest() -> None:
         "override": False,
         "copies": 1,
         "weight_bytes": 17455360,
+        "engine_weight_bytes": {"decode": 17455400, "prefill": 17456000},
+        "needed_bytes": 17456040,
         "state_bytes": 245760,
         "key_value_bytes_per_token": 2048,
         "capacity_bytes": 25769803776,
-        "capacity_source": "target_memory",
+        "capacity_source": "target_gpu",
+        "capacity_device": "L4",
         "budget_percent": 80,
         "budget_bytes": 20615843020,
     }

@@ -258,10 +258,10 @@ def _read_engine(bundle: Bundle, model: ModelDescription, role: str, weights: Ma
 def second_engine_bytes(model: ModelDescription) -> int:
     """Return what the prefill engine adds to the memory of the decode engine, as far as the manifest says.
 
-    Weights in a section of their own are mapped once for both engines and add nothing.
+    Weights that both engines share add nothing.
     """
     resident = model.resident_bytes[PREFILL]
-    return resident.context + (resident.weights if model.weights_section is None else 0)
+    return resident.context + (0 if model.weights_shared else resident.weights)
 
 
 def _warn_of_one_engine(reason: str) -> None:

@@ -46,6 +46,7 @@ class ModelDescription:
     tokens: Tokens
     weights_section: str | None
     resident_bytes: Mapping[str, ResidentBytes]
+    weights_shared: bool
     content_digest: str | None
 
     @property
@@ -79,6 +80,7 @@ def describe_model(manifest: dict[str, object], *, where: str = MANIFEST_SECTION
         tokens=records.read_tokens(manifest, where),
         weights_section=None if weights is None else weights.text("section"),
         resident_bytes={name: _resident_bytes(engine) for name, engine in fields.members("engines")},
+        weights_shared=records.read_weights_shared(manifest, where),
         content_digest=fields.optional_text("content_digest"),
     )
     for engine in model.engines.values():

@@ -13,17 +13,23 @@ from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.version import __version__
 
 if TYPE_CHECKING:
-    from rowpack.build_stages import BuildReport, BuildRequest, build
+    from rowpack.build_report import BuildReport
+    from rowpack.build_stages import build
+    from rowpack.model_preparation import BuildRequest
 
 __all__ = ["BuildReport", "BuildRequest", "RowpackError", "__version__", "build"]
 
 # No module may be called like one of these names: importing it would put the module in the name's place.
-_LAZY = ("BuildReport", "BuildRequest", "build")
+_HOMES = {
+    "BuildReport": "rowpack.build_report",
+    "BuildRequest": "rowpack.model_preparation",
+    "build": "rowpack.build_stages",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        return getattr(importlib.import_module("rowpack.build_stages"), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

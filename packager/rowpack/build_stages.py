@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from rowpack.build_report import BuildReport, HostMemoryUse
 from rowpack.bundle.manifest import (
     RUNTIME_JSON_SECTION,
     ManifestFacts,
@@ -25,15 +26,20 @@ from rowpack.bundle.writer import BundleWriter
 from rowpack.checkpoint import Checkpoint, InputFile, open_checkpoint
 from rowpack.engine_stage import add_engines, counted, engine_graphs, engine_orders, scratch_file
 from rowpack.engines import find_backend
-from rowpack.engines.backend import Backend, BuiltEngine, EngineBuilder, Executed, FileRange
+from rowpack.engines.backend import Backend, BuiltEngine, EngineBuilder, FileRange
+from rowpack.engines.io_contract import PREFILL
 from rowpack.families.declaration import RuntimeFacts
-from rowpack.gate import LayoutDecision, RequestedLayout, decide_layout
+from rowpack.gate import LayoutDecision
+from rowpack.host_need import check_host_memory
+from rowpack.layout_stage import build_memory_need, check_target_gpu, decide, longest_decision, memory_warning
+from rowpack.memory_sampler import MemorySampler
 from rowpack.model_preparation import BuildRequest, PreparedModel, prepare_model
-from rowpack.progress import FinishedStage, Progress
+from rowpack.progress import Progress
 from rowpack.weights import WEIGHTS_SECTION, stream_weights
+from rowpack_loaders.compatibility.memory_need import memory_need
 from rowpack_loaders.digests import canonical_json
-from rowpack_loaders.errors import Problem
 from rowpack_loaders.golden import GOLDEN_SECTION, GoldenVectors, encode_golden
+from rowpack_loaders.host_memory import available_host_memory
 from rowpack_loaders.version import __version__
 
 if TYPE_CHECKING:
@@ -49,41 +55,6 @@ _SECTION_ENTRY_BYTES = 512
 """More than one section's entry in the manifest can take; the reserve is counted with it."""
 
 Piece = TypeVar("Piece", bytes, memoryview, "bytes | memoryview")
-
-
-@dataclass(frozen=True)
-class BuildReport:
-    """What a build made: the file, its digests, the decision, and how long each stage took."""
-
-    path: Path
-    file_bytes: int
-    decoder_engine_layout: str
-    layout_decision: dict[str, Any]
-    content_digest: str
-    file_digest: str
-    worst_relative_error: dict[str, float]
-    engine_builds: dict[str, dict[str, object]]
-    """What compiling each engine took, by role; empty where nothing is compiled."""
-    executed: Executed | None
-    """What the smoke run executed: the engines, or the graphs they were compiled from; None without one."""
-    stages: tuple[FinishedStage, ...]
-    warnings: tuple[Problem, ...]
-
-    def as_json(self) -> dict[str, object]:
-        """Return the object that ``rowpack build --json`` prints."""
-        return {
-            "path": str(self.path),
-            "file_bytes": self.file_bytes,
-            "decoder_engine_layout": self.decoder_engine_layout,
-            "layout_decision": self.layout_decision,
-            "content_digest": self.content_digest,
-            "file_digest": self.file_digest,
-            "worst_relative_error": self.worst_relative_error,
-            "engine_builds": self.engine_builds,
-            "executed": self.executed,
-            "stages": [stage.as_json() for stage in self.stages],
-            "warnings": [warning.as_json() for warning in self.warnings],
-        }
 
 
 def build(request: BuildRequest, progress: Progress | None = None) -> BuildReport:
@@ -102,16 +73,16 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
         prepared = prepare_model(checkpoint, request)
         for problem in (*checkpoint.warnings, *prepared.model.warnings):
             progress.warning(problem)
-        decision = _decide(request, prepared, backend)
+        check_target_gpu(request, backend, builder.compute_capabilities)
         # Opened before the long stages, so that an output that cannot be written is reported at once.
         with BundleWriter(
             request.output,
             family=prepared.model.family,
             backend=backend.name,
-            manifest_reserve_bytes=_manifest_reserve(request, checkpoint, prepared, decision, backend),
+            manifest_reserve_bytes=_manifest_reserve(request, checkpoint, prepared, backend),
         ) as writer:
             digests = hasher.submit(_hash_inputs, checkpoint.input_files)
-            return _build_into(writer, request, checkpoint, prepared, decision, backend, builder, digests, progress)
+            return _build_into(writer, request, checkpoint, prepared, backend, builder, digests, progress)
 
 
 def export_onnx(request: BuildRequest, output_folder: Path, progress: Progress | None = None) -> list[Path]:
@@ -145,7 +116,6 @@ def _build_into(
     request: BuildRequest,
     checkpoint: Checkpoint,
     prepared: PreparedModel,
-    decision: LayoutDecision,
     backend: Backend,
     builder: EngineBuilder,
     digests: Future[list[dict[str, object]]],
@@ -154,12 +124,18 @@ def _build_into(
     """Write every section, verify on the unpublished file, and publish."""
     from rowpack.graph.model import serialize
 
-    split = decision.layout == "split"
-    exported, graphs = _graphs(prepared, request.prefill_rows, backend, split=split, progress=progress)
+    may_split = request.decoder_engine_layout != "single" and backend.split_veto() is None
+    exported, graphs = _graphs(prepared, request.prefill_rows, backend, split=may_split, progress=progress)
+    decision = decide(request, prepared, backend, graphs)
+    if decision.layout == "single":
+        graphs.pop(PREFILL, None)
+    need = build_memory_need(request, prepared, backend, decision)
+    available_bytes = available_host_memory()
+    check_host_memory(need, available_bytes, override=request.ignore_host_memory)
     form = backend.graph_form(prepared.max_cache_length)
     orders = engine_orders(prepared, graphs, request.prefill_rows, form)
     _add_small_sections(writer, request, checkpoint, prepared)
-    with ExitStack() as scratch:
+    with ExitStack() as scratch, MemorySampler() as sampler:
         weights = _weight_pieces(prepared, checkpoint, progress)
         if backend.weights_in_bundle:
             engines = add_engines(writer, builder, orders, None, progress)
@@ -174,8 +150,13 @@ def _build_into(
         worst_error: dict[str, float] = {}
         if request.verify:
             facts, worst_error = _verify(writer, facts, serialize(exported), weights_range, backend, progress)
+    manifest = build_manifest(facts)
+    memory = memory_need(manifest)
+    tight = memory_warning(decision, memory)
+    if tight is not None:
+        progress.warning(tight)
     with progress.stage("publish", str(request.output)):
-        finished = writer.finish(build_manifest(facts), _provenance(request, backend, engines, inputs))
+        finished = writer.finish(manifest, _provenance(request, backend, engines, inputs))
     return BuildReport(
         path=finished.path,
         file_bytes=finished.file_size,
@@ -188,6 +169,8 @@ def _build_into(
             engine.role: engine.measurement.as_json() for engine in engines if engine.measurement is not None
         },
         executed=backend.executed if request.verify else None,
+        memory=memory,
+        host_memory=HostMemoryUse(need, available_bytes, sampler.peak_anonymous_bytes),
         stages=tuple(progress.finished_stages),
         warnings=tuple(progress.warnings),
     )
@@ -218,19 +201,6 @@ def _add_weights(writer: BundleWriter, prepared: PreparedModel, pieces: Iterator
         WEIGHTS_SECTION, pieces, media_type="application/x-safetensors", length_bytes=prepared.plan.section_bytes
     )
     return FileRange(writer.temporary_path, place.offset_bytes, place.length_bytes)
-
-
-def _decide(request: BuildRequest, prepared: PreparedModel, backend: Backend) -> LayoutDecision:
-    requested: RequestedLayout = request.decoder_engine_layout
-    return decide_layout(
-        requested,
-        copies=backend.weight_copies,
-        weight_bytes=prepared.plan.tensor_bytes,
-        state_bytes=prepared.model.state_bytes,
-        key_value_bytes_per_token=prepared.model.key_value_bytes_per_token,
-        capacity=backend.capacity(request.target_memory_bytes),
-        veto=backend.split_veto(),
-    )
 
 
 def _add_small_sections(
@@ -318,12 +288,12 @@ def _manifest_reserve(
     request: BuildRequest,
     checkpoint: Checkpoint,
     prepared: PreparedModel,
-    decision: LayoutDecision,
     backend: Backend,
 ) -> int:
     """Return an upper bound of the manifest's length, from a draft without engines and section table."""
     unhashed = [_input_record(file, _UNKNOWN_DIGEST) for file in checkpoint.input_files]
-    draft = build_manifest(_manifest_facts(request, checkpoint, prepared, decision, backend, [], unhashed))
+    facts = _manifest_facts(request, checkpoint, prepared, longest_decision(prepared), backend, [], unhashed)
+    draft = build_manifest(facts)
     # Each engine repeats every state as an input and an output; a state's own entry is longer than both together.
     states = len(canonical_json(draft["states"]))
     sections = len(checkpoint.tokenizer_files) + 8
@@ -340,7 +310,7 @@ def _provenance(
     parameters = {
         field.name: getattr(request, field.name)
         for field in fields(request)
-        if field.name not in ("checkpoint", "output", "engine_options")
+        if field.name not in ("checkpoint", "output", "engine_options", "ignore_host_memory")
     }
     parameters |= request.engine_options.as_json()
     return slsa_provenance(parameters, inputs, {"rowpack": __version__, backend.name: engines[0].backend_version})

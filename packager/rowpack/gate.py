@@ -1,12 +1,13 @@
 """Decide from numbers alone whether a bundle gets one engine or two.
 
-``split`` adds a prefill engine for chunks of rows beside the decode engine; it needs room for ``copies``
-times the weights in four fifths of the memory of the device the bundle is for. How the numbers were
-measured is not known here.
+``split`` adds a prefill engine for chunks of rows beside the decode engine; it needs room for the weights of both, as
+they lie in memory, in four fifths of the memory of the device the bundle is for. How the numbers were measured is not
+known here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -26,8 +27,12 @@ class CapacitySource(StrEnum):
 
     TARGET_MEMORY = "target_memory"
     """Given by the user: the device the bundle is for."""
+    TARGET_GPU = "target_gpu"
+    """The published memory of a GPU that the user named."""
     DEVICE = "device"
     """The memory of an accelerator of the build machine."""
+    UNIFIED_MEMORY = "unified_memory"
+    """The memory that the build machine's accelerator shares with its processor."""
     HOST_MEMORY = "host_memory"
     """The memory of the build machine itself, for backends that run on its processor."""
     UNKNOWN = "unknown"
@@ -58,10 +63,14 @@ class LayoutReason(StrEnum):
 
 @dataclass(frozen=True)
 class Capacity:
-    """Give the memory of the device a bundle is for; ``byte_count`` is ``None`` when nobody knows it."""
+    """Give the memory of the device a bundle is for; ``byte_count`` is ``None`` when nobody knows it.
+
+    ``device`` is the name of the accelerator where it has one.
+    """
 
     byte_count: int | None
     source: CapacitySource
+    device: str | None = None
 
     def __post_init__(self) -> None:
         if (self.byte_count is None) != (self.source is CapacitySource.UNKNOWN):
@@ -74,6 +83,24 @@ UNKNOWN_CAPACITY = Capacity(None, CapacitySource.UNKNOWN)
 
 
 @dataclass(frozen=True)
+class WeightNeed:
+    """Say what the weights of a pair take in memory.
+
+    ``stored_bytes`` is one copy as it is stored. ``engine_bytes`` is what each engine holds in memory by itself, and
+    ``needed_bytes`` what both hold together: less than the sum where they really share one copy (``copies`` 1).
+    """
+
+    stored_bytes: int
+    copies: int
+    engine_bytes: Mapping[str, int]
+    needed_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.copies not in (1, 2):
+            raise ValueError(f"two engines hold one or two copies of the weights, not {self.copies}")
+
+
+@dataclass(frozen=True)
 class LayoutDecision:
     """Hold a decision with every number that led to it."""
 
@@ -81,8 +108,7 @@ class LayoutDecision:
     layout: Layout
     reason: LayoutReason | SplitVeto
     override: bool
-    copies: int
-    weight_bytes: int
+    weights: WeightNeed
     state_bytes: int
     key_value_bytes_per_token: int
     capacity: Capacity
@@ -94,19 +120,23 @@ class LayoutDecision:
             return None
         return self.capacity.byte_count * BUDGET_PERCENT // 100
 
-    def as_json(self) -> dict[str, str | int | bool | None]:
+    def as_json(self) -> dict[str, object]:
         """Return the manifest's ``layout_decision``."""
+        device = {} if self.capacity.device is None else {"capacity_device": self.capacity.device}
         return {
             "requested": self.requested,
             "layout": self.layout,
             "reason": self.reason.value,
             "override": self.override,
-            "copies": self.copies,
-            "weight_bytes": self.weight_bytes,
+            "copies": self.weights.copies,
+            "weight_bytes": self.weights.stored_bytes,
+            "engine_weight_bytes": dict(self.weights.engine_bytes),
+            "needed_bytes": self.weights.needed_bytes,
             "state_bytes": self.state_bytes,
             "key_value_bytes_per_token": self.key_value_bytes_per_token,
             "capacity_bytes": self.capacity.byte_count,
             "capacity_source": self.capacity.source.value,
+            **device,
             "budget_percent": BUDGET_PERCENT,
             "budget_bytes": self.budget_bytes,
         }
@@ -115,8 +145,7 @@ class LayoutDecision:
 def decide_layout(
     requested: RequestedLayout,
     *,
-    copies: int,
-    weight_bytes: int,
+    weights: WeightNeed,
     state_bytes: int,
     key_value_bytes_per_token: int,
     capacity: Capacity,
@@ -124,14 +153,11 @@ def decide_layout(
 ) -> LayoutDecision:
     """Return the layout of a bundle and why.
 
-    ``auto`` splits when ``copies × weight_bytes ≤ 0.8 × capacity``, and is single when the capacity is
-    unknown. ``copies`` is 1 where the backend shares one copy of the weights between both engines, else 2.
-    State and key-value bytes are recorded and do not count. ``single`` is always obeyed; ``split`` is
+    ``auto`` splits when the weights of both engines take at most 0.8 × capacity, and is single when the capacity is
+    unknown. State and key-value bytes are recorded and do not count. ``single`` is always obeyed; ``split`` is
     obeyed whatever the memory and recorded as an override, but raises ``RowpackError`` with code
     ``split_impossible`` under a veto.
     """
-    if copies not in (1, 2):
-        raise ValueError(f"two engines hold one or two copies of the weights, not {copies}")
     layout: Layout
     reason: LayoutReason | SplitVeto
     if requested == "single":
@@ -145,7 +171,7 @@ def decide_layout(
     elif capacity.byte_count is None:
         layout, reason = "single", LayoutReason.CAPACITY_UNKNOWN
     # In whole numbers: a boundary must not depend on how 0.8 is rounded.
-    elif copies * weight_bytes * 100 <= BUDGET_PERCENT * capacity.byte_count:
+    elif weights.needed_bytes * 100 <= BUDGET_PERCENT * capacity.byte_count:
         layout, reason = "split", LayoutReason.FITS
     else:
         layout, reason = "single", LayoutReason.DOES_NOT_FIT
@@ -154,8 +180,7 @@ def decide_layout(
         layout=layout,
         reason=reason,
         override=reason is LayoutReason.REQUESTED_SPLIT_OVERRIDE,
-        copies=copies,
-        weight_bytes=weight_bytes,
+        weights=weights,
         state_bytes=state_bytes,
         key_value_bytes_per_token=key_value_bytes_per_token,
         capacity=capacity,

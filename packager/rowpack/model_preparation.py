@@ -13,6 +13,7 @@ from rowpack.gate import RequestedLayout
 from rowpack.prefill_rows import MAX_PREFILL_ROWS, check_prefill_rows
 from rowpack.special_tokens import SpecialTokens, read_special_tokens
 from rowpack.weights import WeightPlan, plan_weights
+from rowpack_loaders.devices.published_gpus import PublishedGpu, find_published_gpu
 from rowpack_loaders.errors import RowpackError
 
 DEFAULT_MAX_SEQUENCE_LENGTH = 4096
@@ -23,8 +24,10 @@ DEFAULT_MAX_SEQUENCE_LENGTH = 4096
 class BuildRequest:
     """What is to be built from what; see ``rowpack build --help`` for each choice.
 
-    ``target_memory_bytes`` is the memory of the device the bundle is for. ``runtime_json_layout`` is the layout word
-    that loaders which predate the manifest are told. Raises RowpackError for values that cannot be.
+    ``target_memory_bytes`` is the memory of the device the bundle is for, ``target_gpu`` its published name.
+    ``runtime_json_layout`` is the layout word that loaders which predate the manifest are told.
+    ``ignore_host_memory`` tries a build that is not expected to fit in this machine's memory. Raises RowpackError for
+    values that cannot be.
     """
 
     checkpoint: Path
@@ -34,6 +37,7 @@ class BuildRequest:
     max_sequence_length: int | None = None
     decoder_engine_layout: RequestedLayout = "auto"
     target_memory_bytes: int | None = None
+    target_gpu: str | None = None
     prefill_rows: int = MAX_PREFILL_ROWS
     verify: bool = True
     runtime_json_layout: str = "single"
@@ -41,8 +45,16 @@ class BuildRequest:
     model_id: str | None = None
     revision: str | None = None
     engine_options: EngineOptions = NO_OPTIONS
+    ignore_host_memory: bool = False
+
+    @property
+    def published_gpu(self) -> PublishedGpu | None:
+        """The GPU that the bundle is for, where one was named."""
+        return None if self.target_gpu is None else find_published_gpu(self.target_gpu)
 
     def __post_init__(self) -> None:
+        if self.target_gpu is not None:
+            find_published_gpu(self.target_gpu)
         check_prefill_rows(self.prefill_rows)
         if self.max_sequence_length is not None and self.max_sequence_length < 1:
             raise RowpackError(

@@ -79,7 +79,8 @@ def test_build_says_in_words_what_it_did(qwen_checkpoint: Path, tmp_path: Path, 
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert f"bundle          {path} (" in out
-    assert "split: the weights fit; 1 × " in out
+    assert "split: the weights fit; " in out
+    assert "of weights (one copy for both engines)" in out
     assert "given by --target-memory" in out
     assert "Traceback" not in err
 

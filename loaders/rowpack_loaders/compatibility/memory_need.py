@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rowpack_loaders.manifest import MANIFEST_SECTION, StateRecord, read_states
+from rowpack_loaders.manifest import MANIFEST_SECTION, StateRecord, read_states, read_weights_shared
 from rowpack_loaders.manifest_fields import Fields
 
 DTYPE_BYTES = {
@@ -62,7 +62,7 @@ class MemoryNeed:
 def memory_need(manifest: dict[str, object]) -> MemoryNeed:
     """Return what the bundle of this manifest needs; raises ``manifest_malformed``.
 
-    Weights in a section of their own are mapped once for both engines. Caches count with all their rows.
+    Weights that the engines share count once. Caches count with all their rows.
     """
     fields = Fields(manifest, "", MANIFEST_SECTION)
     engines = dict(fields.members("engines"))
@@ -77,7 +77,7 @@ def memory_need(manifest: dict[str, object]) -> MemoryNeed:
             unknown.append(f"/engines/{role}/resident_bytes/{key}")
         return value or 0
 
-    shared = fields.optional_child("weights") is not None
+    shared = read_weights_shared(manifest, MANIFEST_SECTION)
     decode_weights = resident("decode", "weights")
     prefill_weights = resident("prefill", "weights")
     states = read_states(manifest, MANIFEST_SECTION)

@@ -27,6 +27,8 @@ def build_summary(report: BuildReport) -> str:
         [
             ("bundle", f"{report.path} ({format_bytes(report.file_bytes)})"),
             ("layout", layout_in_words(decision)),
+            ("device memory", f"{format_bytes(report.memory.pair_bytes)} with one full sequence"),
+            ("build memory", _host_memory(report)),
             *((f"{role} engine", _compiled(took)) for role, took in report.engine_builds.items()),
             *([("verified", _VERIFIED[report.executed])] if report.executed else []),
             ("content digest", report.content_digest),
@@ -34,6 +36,13 @@ def build_summary(report: BuildReport) -> str:
             ("built in", format_seconds(sum(stage.elapsed_s for stage in report.stages))),
         ]
     )
+
+
+def _host_memory(report: BuildReport) -> str:
+    """Return what the build took of this machine's memory, and what was expected."""
+    used = report.host_memory
+    peak = "unknown" if used.peak_anonymous_bytes is None else format_bytes(used.peak_anonymous_bytes)
+    return f"{peak} ({format_bytes(used.need.byte_count)} were expected, for {used.need.stage})"
 
 
 def _compiled(took: Mapping[str, object]) -> str:

@@ -7,7 +7,9 @@ from rowpack_loaders.manifest_fields import Fields
 
 _CAPACITY_SOURCES = {
     "target_memory": "given by --target-memory",
+    "target_gpu": "that the data sheet gives",
     "device": "of the build machine's accelerator",
+    "unified_memory": "that the build machine's accelerator shares with its processor",
     "host_memory": "of the build machine",
 }
 
@@ -33,14 +35,24 @@ def layout_in_words(decision: Fields) -> str:
     """
     reason = decision.text("reason")
     words = f"{decision.text('layout')}: {_REASONS.get(reason, reason)}"
-    copies = decision.integer("copies")
-    need = f"{copies} × {format_bytes(decision.integer('weight_bytes'))} of weights"
+    need = _weights_in_words(decision)
     budget, capacity = decision.optional_integer("budget_bytes"), decision.optional_integer("capacity_bytes")
     if budget is None or capacity is None:
         return f"{words}; needs {need}"
     source = decision.text("capacity_source")
+    device = decision.optional_text("capacity_device")
     percent = decision.integer("budget_percent")
     return (
         f"{words}; {need} against {format_bytes(budget)}, which is {percent} % of the "
-        f"{format_bytes(capacity)} {_CAPACITY_SOURCES.get(source, source)}"
+        f"{format_bytes(capacity)} {_CAPACITY_SOURCES.get(source, source)}{f' ({device})' if device else ''}"
     )
+
+
+def _weights_in_words(decision: Fields) -> str:
+    """Return what the weights of a pair take: what is compared with the budget."""
+    copies, weight_bytes = decision.integer("copies"), decision.integer("weight_bytes")
+    needed = decision.optional_integer("needed_bytes")
+    if needed is None:
+        return f"{copies} × {format_bytes(weight_bytes)} of weights"
+    shared = "one copy for both engines" if copies == 1 else "a copy an engine"
+    return f"{format_bytes(needed)} of weights ({shared})"

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from rowpack.engines.io_contract import EngineContract
 from rowpack.engines.options import EngineOptions
-from rowpack.gate import Capacity, SplitVeto
+from rowpack.gate import SplitVeto
 from rowpack.surgery.graph_form import GraphForm
 
 if TYPE_CHECKING:
     import onnx
+
+    from rowpack.graph.constants import ConstantBytes
 
 OnProgress = Callable[[str], None]
 """Is told in a few words what a builder is at."""
@@ -91,7 +93,9 @@ class BuiltEngine:
     """One engine as it went into the bundle, with the facts that the manifest records.
 
     ``onnx`` is the graph it is or was compiled from. ``scratch_bytes`` is the part of ``context_bytes`` that a
-    compiler plans as scratch, ``profile`` the shapes it compiled for: input → fewest, usual, most rows.
+    compiler plans as scratch; ``weights_shared`` says whether ``weight_bytes`` are one copy with the other engine's
+    (None where the weights are part of the engine). ``profile`` holds the shapes it compiled for: input → fewest,
+    usual, most rows.
     """
 
     role: str
@@ -109,6 +113,7 @@ class BuiltEngine:
     contract: EngineContract
     builder_flags: Mapping[str, str | int | bool | None] = field(default_factory=dict)
     scratch_bytes: int | None = None
+    weights_shared: bool | None = None
     profile: Mapping[str, list[list[int]]] | None = None
     measurement: Measurement | None = None
 
@@ -117,6 +122,8 @@ class BuiltEngine:
         resident: dict[str, object] = {"weights": self.weight_bytes, "context": self.context_bytes}
         if self.scratch_bytes is not None:
             resident["scratch"] = self.scratch_bytes
+        if self.weights_shared is not None:
+            resident["shared"] = self.weights_shared
         entry: dict[str, object] = {
             "section": self.section,
             "backend": backend,
@@ -165,6 +172,11 @@ class EngineBuild(Protocol):
 class EngineBuilder(Protocol):
     """What is installed, set up for one build."""
 
+    @property
+    def compute_capabilities(self) -> tuple[str, ...]:
+        """The compute capabilities that engines are compiled for; empty for engines that use no GPU."""
+        ...
+
     def build_engine(self, order: EngineOrder, weights: FileRange | None, on_progress: OnProgress) -> EngineBuild:
         """Begin one engine; ``weights`` is the weight section for a builder that bakes weights in."""
         ...
@@ -178,8 +190,8 @@ class Backend(Protocol):
     """One way to run the graphs."""
 
     name: str
-    weight_copies: int
-    """Copies of the weights that a split pair holds in memory: 1 only where both engines really share them."""
+    on_gpu: bool
+    """Whether the engines run on a GPU, whose memory then bounds them; otherwise on the processor."""
     weights_in_bundle: bool
     """Whether the bundle carries a weight section; engines that hold their weights need none."""
     executed: Executed
@@ -192,8 +204,16 @@ class Backend(Protocol):
         """Return the form of the graphs for caches of ``capacity_rows`` rows."""
         ...
 
-    def capacity(self, target_memory_bytes: int | None) -> Capacity:
-        """Return the memory of the device the bundle is for, and where the figure comes from."""
+    def shares_weights(self, precision: str) -> bool:
+        """Tell whether both engines of a pair hold one copy of the weights in memory; a test measures it."""
+        ...
+
+    def weights_in_memory(self, constants: ConstantBytes) -> int:
+        """Return the bytes that an engine with these constants holds of weights in memory."""
+        ...
+
+    def builder_memory_bytes(self, weight_bytes: int) -> int:
+        """Return what building one engine takes of this machine's memory outside this process, at most."""
         ...
 
     def split_veto(self) -> SplitVeto | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Executed, FileRange, OnProgress
 from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.engines.options import EngineOptions, option_flag
-from rowpack.gate import UNKNOWN_CAPACITY, Capacity, CapacitySource, SplitVeto
+from rowpack.gate import SplitVeto
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
 from rowpack_loaders.errors import RowpackError
-from rowpack_loaders.host_memory import total_host_memory
+
+if TYPE_CHECKING:
+    from rowpack.graph.constants import ConstantBytes
 
 SECTIONS = {DECODE: "engine.onnx", PREFILL: "prefill.onnx"}
 
@@ -23,8 +26,7 @@ class OrtBackend:
     """The backend ``ort``."""
 
     name = "ort"
-    # Both sessions get the weights from one mapping of the bundle (tests/loaders measures it).
-    weight_copies = 1
+    on_gpu = False
     weights_in_bundle = True
     executed: Executed = "engines"
 
@@ -44,12 +46,17 @@ class OrtBackend:
         """Return the form whose caches are as long as they are filled."""
         return FREE_CACHE
 
-    def capacity(self, target_memory_bytes: int | None) -> Capacity:
-        """Return the target's memory, else the memory this host really gives."""
-        if target_memory_bytes is not None:
-            return Capacity(target_memory_bytes, CapacitySource.TARGET_MEMORY)
-        host_bytes = total_host_memory()
-        return UNKNOWN_CAPACITY if host_bytes is None else Capacity(host_bytes, CapacitySource.HOST_MEMORY)
+    def shares_weights(self, precision: str) -> bool:
+        """Both sessions map float32 weights from the bundle; halves are widened, by each session for itself."""
+        return precision == "fp32"
+
+    def weights_in_memory(self, constants: ConstantBytes) -> int:
+        """Count halves as the float32 values that the CPU provider makes of them."""
+        return constants.external_in_float32 + constants.inline
+
+    def builder_memory_bytes(self, weight_bytes: int) -> int:
+        """Nothing is compiled."""
+        return 0
 
     def split_veto(self) -> SplitVeto | None:
         """Any graph with free rows runs."""
@@ -72,12 +79,16 @@ class OrtBackend:
 class OrtBuilder:
     """Takes the graphs as they are."""
 
+    compute_capabilities: tuple[str, ...] = ()
+
     def build_engine(self, order: EngineOrder, weights: FileRange | None, on_progress: OnProgress) -> EngineBuild:
         """Serialise the graph; its weights stay outside."""
+        from rowpack.graph.constants import constant_bytes
         from rowpack.graph.model import IR_VERSION, OPSET, serialize
         from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 
         onnx_bytes = serialize(order.model)
+        constants = constant_bytes(order.model)
         return SerializedGraph(
             BuiltEngine(
                 role=order.role,
@@ -90,7 +101,8 @@ class OrtBuilder:
                 ir_version=IR_VERSION,
                 onnx=onnx_bytes,
                 onnx_sha256=hashlib.sha256(onnx_bytes).hexdigest(),
-                weight_bytes=order.weight_bytes,
+                weight_bytes=constants.external_in_float32,
+                weights_shared=constants.external_in_float32 == constants.external,
                 context_bytes=None,
                 contract=order.contract,
             )

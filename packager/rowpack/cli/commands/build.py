@@ -41,6 +41,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="memory of the device the bundle is for, such as 24GiB",
     )
     parser.add_argument(
+        "--target-gpu", metavar="NAME", help="the device the bundle is for, by its published name, such as L40S"
+    )
+    parser.add_argument(
+        "--ignore-host-memory",
+        action="store_true",
+        help="try a build that is not expected to fit in this machine's memory",
+    )
+    parser.add_argument(
         "--no-verify",
         action="store_false",
         dest="verify",
@@ -164,6 +172,8 @@ def run(arguments: Namespace, console: Console) -> int:
             output=arguments.output,
             decoder_engine_layout=arguments.decoder_engine_layout,
             target_memory_bytes=arguments.target_memory_bytes,
+            target_gpu=arguments.target_gpu,
+            ignore_host_memory=arguments.ignore_host_memory,
             verify=arguments.verify,
             runtime_json_layout=arguments.runtime_json_layout,
             model_id=arguments.model_id,

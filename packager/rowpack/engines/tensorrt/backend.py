@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Executed, FileRange, OnProgress
 from rowpack.engines.options import EngineOptions
 from rowpack.engines.tensorrt.builder_process import ask_library
 from rowpack.engines.tensorrt.flavour import Flavour
 from rowpack.engines.tensorrt.library import AskLibrary, Library, check_options, open_library
-from rowpack.engines.tensorrt.plan_build import PlanBuild
+from rowpack.engines.tensorrt.plan_build import BUILDER_BASE_BYTES, PlanBuild
 from rowpack.engines.tensorrt.written_plan import check_written_plan
-from rowpack.gate import UNKNOWN_CAPACITY, Capacity, CapacitySource, SplitVeto
+from rowpack.gate import SplitVeto
 from rowpack.surgery.graph_form import GraphForm, compiled_form
 from rowpack_loaders.errors import RowpackError
+
+if TYPE_CHECKING:
+    from rowpack.graph.constants import ConstantBytes
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 
@@ -21,7 +25,7 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 class TensorRtBackend:
     """One flavour as a backend. Plans hold their weights, so a pair holds them twice and the bundle not once more."""
 
-    weight_copies = 2
+    on_gpu = True
     weights_in_bundle = False
     # A plan runs on the GPU it is for; what the build machine can run is the graph it was compiled from.
     executed: Executed = "graphs"
@@ -46,11 +50,17 @@ class TensorRtBackend:
         """Return the form with caches of one size."""
         return compiled_form(capacity_rows)
 
-    def capacity(self, target_memory_bytes: int | None) -> Capacity:
-        """Return the target's memory; the build machine's own says nothing about the target's."""
-        if target_memory_bytes is None:
-            return UNKNOWN_CAPACITY
-        return Capacity(target_memory_bytes, CapacitySource.TARGET_MEMORY)
+    def shares_weights(self, precision: str) -> bool:
+        """Each plan holds its own."""
+        return False
+
+    def weights_in_memory(self, constants: ConstantBytes) -> int:
+        """Count every constant as it is stored: that is how plans hold them."""
+        return constants.total
+
+    def builder_memory_bytes(self, weight_bytes: int) -> int:
+        """Count the compiler and its copy of the weights, without the file they are mapped from."""
+        return BUILDER_BASE_BYTES + weight_bytes
 
     def split_veto(self) -> SplitVeto | None:
         """Any graph with free rows compiles."""
@@ -69,6 +79,11 @@ class TensorRtBuilder:
     flavour: Flavour
     library: Library
     options: EngineOptions
+
+    @property
+    def compute_capabilities(self) -> tuple[str, ...]:
+        """The compute capabilities that plans are compiled for."""
+        return self.library.capabilities
 
     def build_engine(self, order: EngineOrder, weights: FileRange | None, on_progress: OnProgress) -> EngineBuild:
         """Begin one plan."""

@@ -1,0 +1,78 @@
+"""Count the constants of a graph: what an engine made from it carries along as weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto
+
+# Bits of an element; what is not listed here has no constants in our graphs.
+_BITS: dict[int, int] = {
+    TensorProto.FLOAT: 32,
+    TensorProto.FLOAT16: 16,
+    TensorProto.BFLOAT16: 16,
+    TensorProto.FLOAT8E4M3FN: 8,
+    TensorProto.FLOAT8E5M2: 8,
+    TensorProto.FLOAT4E2M1: 4,
+    TensorProto.INT64: 64,
+    TensorProto.INT32: 32,
+    TensorProto.INT8: 8,
+    TensorProto.UINT8: 8,
+    TensorProto.INT4: 4,
+    TensorProto.UINT4: 4,
+    TensorProto.BOOL: 8,
+}
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+@dataclass(frozen=True)
+class ConstantBytes:
+    """Bytes of a graph's constants: ``external`` in the weight section, ``inline`` in the graph itself.
+
+    ``external_in_float32`` is what the external ones take where halves are widened to float32.
+    """
+
+    external: int
+    inline: int
+    external_in_float32: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all constants as they are stored."""
+        return self.external + self.inline
+
+
+def constant_bytes(model: onnx.ModelProto) -> ConstantBytes:
+    """Return the bytes of every constant that ``model`` holds, each once.
+
+    A tensor that a graph holds under two names (an embedding and an output projection of equal values) is two
+    constants; scales of quantised weights are constants like any other.
+    """
+    external = inline = widened = 0
+    for tensor in _constants(model.graph):
+        byte_count = tensor_bytes(tensor)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            external += byte_count
+            widened += byte_count * (2 if tensor.data_type in _HALVES else 1)
+        else:
+            inline += byte_count
+    return ConstantBytes(external, inline, widened)
+
+
+def tensor_bytes(tensor: onnx.TensorProto) -> int:
+    """Return the bytes of a tensor's values; elements narrower than a byte are packed."""
+    bits: int = math.prod(tensor.dims) * _BITS[tensor.data_type]
+    return -(-bits // 8)
+
+
+def _constants(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            if attribute.HasField("g"):
+                yield from _constants(attribute.g)

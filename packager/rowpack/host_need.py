@@ -1,0 +1,85 @@
+"""Estimate the memory that a build takes on the build machine, before it starts.
+
+Only memory that the system cannot take back counts: weights mapped from a file are read again when they are needed,
+and cost time instead. What remains are the process itself, one tensor on its way into the bundle, a compiler's copy of
+the weights, and the copies that the smoke run makes of half-precision weights, for which ONNX Runtime's CPU provider
+has no products: it widens them to float32, once a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rowpack_loaders.errors import RowpackError
+
+PROCESS_BYTES = 500 * 10**6
+"""The packager itself with its graphs and buffers (docs/benchmarks.md, memory of a build)."""
+
+SESSIONS_A_ENGINE = 2
+"""The smoke run loads each engine's graph, and in its place the exported one."""
+
+
+@dataclass(frozen=True)
+class HostMemoryNeed:
+    """Bytes that each stage of a build needs at most, by the stage's name."""
+
+    stages: Mapping[str, int]
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes that the build needs at most."""
+        return max(self.stages.values())
+
+    @property
+    def stage(self) -> str:
+        """The stage that needs them."""
+        return max(self.stages, key=lambda name: self.stages[name])
+
+
+def host_memory_need(
+    *,
+    largest_tensor_bytes: int,
+    builder_bytes: int,
+    private_weight_bytes: int,
+    engine_count: int,
+    verify: bool,
+) -> HostMemoryNeed:
+    """Return the need of a build.
+
+    ``largest_tensor_bytes`` counts in float32, the width in which tensors are converted; ``builder_bytes`` is what the
+    compiler of one engine takes in its own process; ``private_weight_bytes`` is what one session of the smoke run
+    holds of the weights for itself.
+    """
+    stages = {
+        "weights": PROCESS_BYTES + largest_tensor_bytes,
+        "engines": PROCESS_BYTES + builder_bytes,
+    }
+    if verify:
+        stages["verify"] = PROCESS_BYTES + SESSIONS_A_ENGINE * engine_count * private_weight_bytes
+    return HostMemoryNeed(stages)
+
+
+def check_host_memory(need: HostMemoryNeed, available_bytes: int | None, *, override: bool) -> None:
+    """Refuse a build that cannot fit, unless told to try; raises ``host_memory_insufficient``.
+
+    Nothing is refused where the system does not say what is available.
+    """
+    if override or available_bytes is None or need.byte_count <= available_bytes:
+        return
+    raise RowpackError(
+        "host_memory_insufficient",
+        f"this build does not fit in the memory of this machine (stage {need.stage})",
+        found=f"{available_bytes} bytes available",
+        expected=f"about {need.byte_count} bytes",
+        remedy=_remedy(need.stage),
+    )
+
+
+def _remedy(stage: str) -> str:
+    ways = {
+        "verify": "Build with --no-verify and run rowpack selftest on a larger machine",
+        "engines": "Build on a larger machine, or with a smaller --precision",
+    }
+    first = ways.get(stage, "Free memory, or build on a larger machine")
+    return f"{first}; --ignore-host-memory tries all the same"

@@ -1,0 +1,125 @@
+"""The gate's part of a build: count what the engines would hold, and decide whether there are one or two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rowpack.capacity import find_capacity
+from rowpack.engines.backend import Backend
+from rowpack.engines.io_contract import PREFILL
+from rowpack.gate import UNKNOWN_CAPACITY, LayoutDecision, WeightNeed, decide_layout
+from rowpack.host_need import HostMemoryNeed, host_memory_need
+from rowpack.model_preparation import BuildRequest, PreparedModel
+from rowpack_loaders.compatibility.memory_need import MemoryNeed
+from rowpack_loaders.errors import Problem, RowpackError
+
+if TYPE_CHECKING:
+    import onnx
+
+_LARGEST = 2**53
+_HALVES = ("fp16", "bf16")
+
+
+def decide(
+    request: BuildRequest, prepared: PreparedModel, backend: Backend, graphs: Mapping[str, onnx.ModelProto]
+) -> LayoutDecision:
+    """Return the layout for these graphs (decode, and prefill where there may be one) and every number behind it."""
+    return decide_layout(
+        request.decoder_engine_layout,
+        weights=_weight_need(prepared, backend, graphs),
+        state_bytes=prepared.model.state_bytes,
+        key_value_bytes_per_token=prepared.model.key_value_bytes_per_token,
+        capacity=find_capacity(request.target_memory_bytes, request.target_gpu, on_gpu=backend.on_gpu),
+        veto=backend.split_veto(),
+    )
+
+
+def longest_decision(prepared: PreparedModel) -> LayoutDecision:
+    """Return a decision whose record is as long as one can be, to reserve space for."""
+    return decide_layout(
+        "split",
+        weights=WeightNeed(_LARGEST, 2, {"decode": _LARGEST, "prefill": _LARGEST}, _LARGEST),
+        state_bytes=prepared.model.state_bytes,
+        key_value_bytes_per_token=prepared.model.key_value_bytes_per_token,
+        capacity=UNKNOWN_CAPACITY,
+    )
+
+
+def check_target_gpu(request: BuildRequest, backend: Backend, compute_capabilities: tuple[str, ...]) -> None:
+    """Refuse a target GPU that the engines will not run on.
+
+    Raises ``target_gpu_unsupported``; ``compute_capabilities`` are those that the builder compiles for.
+    """
+    gpu = request.published_gpu
+    if gpu is None or (backend.on_gpu and gpu.compute_capability in compute_capabilities):
+        return
+    if not backend.on_gpu:
+        raise RowpackError(
+            "target_gpu_unsupported",
+            "engines of this backend run on the processor, whatever GPU there is",
+            where="--target-gpu",
+            found=gpu.name,
+            expected=f"no GPU for --backend {backend.name}",
+            remedy="Give the memory with --target-memory, or choose a backend for GPUs: --backend trt_rtx.",
+        )
+    if request.engine_options.hardware_compatibility == "ampere_plus" and float(gpu.compute_capability) >= 8.0:
+        return
+    raise RowpackError(
+        "target_gpu_unsupported",
+        "the engines would not be compiled for the GPU that the bundle is for",
+        where="--target-gpu",
+        found=f"{gpu.name}, compute capability {gpu.compute_capability}",
+        expected=f"a compute capability of {', '.join(compute_capabilities)}",
+        remedy="Add it to --compute-capability, or build with --backend trt on such a GPU.",
+    )
+
+
+def build_memory_need(
+    request: BuildRequest, prepared: PreparedModel, backend: Backend, decision: LayoutDecision
+) -> HostMemoryNeed:
+    """Return what the build will take of this machine's memory."""
+    largest = max(4 * math.prod(placed.spec.shape) for placed in prepared.plan.tensors)
+    private = 0 if prepared.precision not in _HALVES else 2 * prepared.plan.tensor_bytes
+    return host_memory_need(
+        largest_tensor_bytes=largest,
+        builder_bytes=backend.builder_memory_bytes(prepared.plan.tensor_bytes),
+        private_weight_bytes=private,
+        engine_count=2 if decision.layout == "split" else 1,
+        verify=request.verify,
+    )
+
+
+def memory_warning(decision: LayoutDecision, need: MemoryNeed) -> Problem | None:
+    """Return a warning when the weights fit the budget, and everything a loader takes does not fit the device."""
+    capacity = decision.capacity.byte_count
+    needed = need.pair_bytes if decision.layout == "split" else need.decode_bytes
+    if capacity is None or needed <= capacity:
+        return None
+    return Problem(
+        "device_memory_tight",
+        "with context memory, states and full caches the bundle takes more than the device has",
+        where=PREFILL if decision.layout == "split" else "decode",
+        found=f"{needed} bytes",
+        expected=f"at most {capacity} bytes",
+        remedy="Build with a shorter --max-sequence-length, or for a device with more memory.",
+    )
+
+
+def _weight_need(prepared: PreparedModel, backend: Backend, graphs: Mapping[str, onnx.ModelProto]) -> WeightNeed:
+    from rowpack.graph.constants import constant_bytes
+
+    constants = {role: constant_bytes(graph) for role, graph in graphs.items()}
+    held = {role: backend.weights_in_memory(counted) for role, counted in constants.items()}
+    shared = backend.shares_weights(prepared.precision)
+    # One copy of what lies in the weight section, and what each graph holds for itself.
+    once = max(counted.external for counted in constants.values()) + sum(
+        counted.inline for counted in constants.values()
+    )
+    stored = (
+        prepared.plan.tensor_bytes
+        if backend.weights_in_bundle
+        else max(counted.total for counted in constants.values())
+    )
+    return WeightNeed(stored, 1 if shared else 2, held, once if shared else sum(held.values()))

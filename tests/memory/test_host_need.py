@@ -1,0 +1,116 @@
+"""What a build needs of its own machine: estimated before, measured after, refused when it cannot fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rowpack import BuildRequest, build
+from rowpack import build_stages as stages
+from rowpack.host_need import PROCESS_BYTES, HostMemoryNeed, check_host_memory, host_memory_need
+from rowpack.memory_sampler import MemorySampler
+from rowpack_loaders import RowpackError
+
+GB = 10**9
+
+
+def need(**changes: Any) -> HostMemoryNeed:
+    """Return the need of a build of a 9B model for plans, with ``changes``."""
+    facts: dict[str, Any] = {
+        "largest_tensor_bytes": 4 * GB,
+        "builder_bytes": 18 * GB,
+        "private_weight_bytes": 36 * GB,
+        "engine_count": 2,
+        "verify": True,
+    }
+    return host_memory_need(**{**facts, **changes})
+
+
+def test_the_hungriest_stage_counts() -> None:
+    assert (need().stage, need().byte_count) == ("verify", PROCESS_BYTES + 4 * 36 * GB)
+    assert (need(verify=False).stage, need(verify=False).byte_count) == ("engines", PROCESS_BYTES + 18 * GB)
+    small = need(verify=False, builder_bytes=0)
+    assert (small.stage, small.byte_count) == ("weights", PROCESS_BYTES + 4 * GB)
+    # Weights that are mapped and not widened cost nothing that could not be taken back.
+    assert need(private_weight_bytes=0, builder_bytes=0).stage == "weights"
+
+
+def test_a_build_that_cannot_fit_is_refused_unless_told_to_try() -> None:
+    wanted = need(verify=False)
+    check_host_memory(wanted, wanted.byte_count, override=False)
+    check_host_memory(wanted, None, override=False)
+    check_host_memory(wanted, 1, override=True)
+    with pytest.raises(RowpackError) as caught:
+        check_host_memory(wanted, wanted.byte_count - 1, override=False)
+    assert caught.value.code == "host_memory_insufficient"
+    assert "--ignore-host-memory" in str(caught.value.problem.remedy)
+
+
+def request(rwkv_checkpoint: Path, path: Path, **changes: Any) -> BuildRequest:
+    """Return a request for the small RWKV model, not verified."""
+    return BuildRequest(checkpoint=rwkv_checkpoint, output=path, **{"verify": False, **changes})
+
+
+def test_a_build_asks_before_it_starts(rwkv_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "available_host_memory", lambda: 10**6)
+    with pytest.raises(RowpackError) as caught:
+        build(request(rwkv_checkpoint, tmp_path / "x.bundle"))
+    assert caught.value.code == "host_memory_insufficient"
+    assert list(tmp_path.iterdir()) == []
+    report = build(request(rwkv_checkpoint, tmp_path / "x.bundle", ignore_host_memory=True))
+    assert report.host_memory.available_bytes == 10**6
+
+
+def test_the_report_tells_estimate_and_measurement(rwkv_checkpoint: Path, tmp_path: Path) -> None:
+    report = build(request(rwkv_checkpoint, tmp_path / "x.bundle", decoder_engine_layout="split")).as_json()
+    host: Any = report["host_memory"]
+    assert host["estimated_bytes"] == max(host["estimated_stage_bytes"].values()) >= PROCESS_BYTES
+    assert host["peak_anonymous_bytes"] > 0
+    assert host["available_bytes"] > 0
+    memory: Any = report["memory"]
+    decision: Any = report["layout_decision"]
+    assert memory["decode_weights"] == decision["weight_bytes"]
+    assert memory["prefill_weights"] == 0
+    assert decision["engine_weight_bytes"].keys() == {"decode", "prefill"}
+    assert decision["needed_bytes"] >= decision["weight_bytes"]
+
+
+def test_halves_count_as_what_the_processor_makes_of_them(rwkv_checkpoint: Path, tmp_path: Path) -> None:
+    narrow = request(rwkv_checkpoint, tmp_path / "x.bundle", precision="fp16", decoder_engine_layout="split")
+    report = build(narrow)
+    decision = report.layout_decision
+    assert decision["copies"] == 2
+    assert 3.9 * decision["weight_bytes"] < decision["needed_bytes"] < 4.2 * decision["weight_bytes"]
+    assert report.memory.prefill_weights == report.memory.decode_weights > 1.9 * decision["weight_bytes"]
+
+
+def test_a_bundle_that_fits_by_its_weights_alone_is_told(rwkv_checkpoint: Path, tmp_path: Path) -> None:
+    from rowpack_loaders import open_bundle
+
+    path = tmp_path / "x.bundle"
+    build(request(rwkv_checkpoint, path))
+    with open_bundle(path) as bundle:
+        weights: Any = bundle.manifest["layout_decision"]
+    tight = request(rwkv_checkpoint, path, target_memory_bytes=weights["weight_bytes"] // 2)
+    assert [warning.code for warning in build(tight).warnings] == ["device_memory_tight"]
+
+
+def test_a_target_gpu_the_engines_do_not_run_on_is_refused(rwkv_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(RowpackError) as caught:
+        build(request(rwkv_checkpoint, tmp_path / "x.bundle", target_gpu="L4"))
+    assert caught.value.code == "target_gpu_unsupported"
+
+
+def test_the_sampler_sees_this_process_and_its_children() -> None:
+    with MemorySampler() as sampler:
+        subprocess.run([sys.executable, "-c", "x = bytearray(80_000_000); import time; time.sleep(0.4)"], check=True)
+    alone = MemorySampler()
+    with alone:
+        pass
+    assert sampler.peak_anonymous_bytes is not None
+    assert alone.peak_anonymous_bytes is not None
+    assert sampler.peak_anonymous_bytes > alone.peak_anonymous_bytes + 60_000_000
