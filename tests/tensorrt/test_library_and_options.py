@@ -47,7 +47,8 @@ def code_of(flavour: Flavour, facts: dict[str, Any], **options: Any) -> RowpackE
 def test_both_flavours_are_backends() -> None:
     for name in ("trt", "trt_rtx"):
         backend = find_backend(name)
-        assert (backend.name, backend.weight_copies, backend.weights_in_bundle) == (name, 2, False)
+        assert (backend.name, backend.on_gpu, backend.weights_in_bundle) == (name, True, False)
+        assert not backend.shares_weights("fp32")
         assert backend.executed == "graphs"
         assert backend.graph_form(512).cache_capacity_rows == 512
 
