@@ -88,6 +88,18 @@ class Bundle:
         """The vocabulary size and the special tokens."""
         return records.read_tokens(self.manifest, self._where)
 
+    def require_manifest(self) -> None:
+        """Refuse a bundle from before the manifest, where no digest vouches for engines: they are programs."""
+        if self.is_older:
+            raise RowpackError(
+                "container_form_superseded",
+                "A bundle from before the manifest cannot be used: nothing vouches for its engines",
+                where=str(self.path),
+                found=f"the form {self.header.form.name} without a manifest",
+                expected="a bundle with a manifest",
+                remedy="Convert it with rowpack migrate OLD -o NEW",
+            )
+
     def section_view(self, name: str) -> memoryview:
         """Return a read-only view of a section over the one mapping of the file; nothing is copied."""
         return self.container.section_view(name)

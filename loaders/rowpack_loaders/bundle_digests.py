@@ -53,6 +53,7 @@ def digest_bundle(path: str | os.PathLike[str], *, progress: Progress | None = N
     trailer) that is not the computed one: the digests of a damaged file are of no use to anybody.
     """
     with open_bundle(path) as bundle:
+        bundle.require_manifest()
         container = bundle.container
         whole, sections = hashlib.sha256(), {name: hashlib.sha256() for name in container.sections}
         header = hashlib.sha256()

@@ -158,26 +158,13 @@ def load(
         raise RowpackError("layout_unknown", "The layout is unknown", found=repr(layout), expected=" or ".join(LAYOUTS))
     bundle = open_bundle(path)
     try:
-        _refuse_older(bundle)
+        bundle.require_manifest()
         model = describe_model(bundle.manifest, where=f"{bundle.path}: manifest.json")
         loaded = _load_engines(bundle, model, layout, runtime, device, threads)
     except BaseException:
         bundle.close()
         raise
     return Decoder(model, loaded, bundle=bundle)
-
-
-def _refuse_older(bundle: Bundle) -> None:
-    """Refuse a bundle from before the manifest: no digest vouches for its engines, which are executable content."""
-    if bundle.is_older:
-        raise RowpackError(
-            "container_form_superseded",
-            "A bundle from before the manifest cannot be loaded: nothing vouches for its engines",
-            where=str(bundle.path),
-            found=f"the form {bundle.header.form.name} without a manifest",
-            expected="a bundle with a manifest",
-            remedy="Convert it with rowpack migrate OLD -o NEW",
-        )
 
 
 def read_checked_section(bundle: Bundle, name: str, *, limit_bytes: int = 2**28) -> bytes:

@@ -12,6 +12,7 @@ import older_writers
 import pytest
 
 from rowpack_loaders import load, open_bundle, validate
+from rowpack_loaders.bundle_digests import digest_bundle
 from rowpack_loaders.container import Container
 from rowpack_loaders.errors import RowpackError
 
@@ -109,9 +110,10 @@ def test_what_is_unknown_is_said_and_holds_no_value(name: str) -> None:
 @pytest.mark.parametrize("name", SAID)
 def test_an_older_bundle_is_not_loaded_and_not_valid(name: str) -> None:
     path = SAMPLES / f"{name}.bundle"
-    with pytest.raises(RowpackError, match="rowpack migrate") as caught:
-        load(path)
-    assert caught.value.code == "container_form_superseded"
+    for use in (load, digest_bundle):
+        with pytest.raises(RowpackError, match="rowpack migrate") as caught:
+            use(path)
+        assert caught.value.code == "container_form_superseded"
     codes = {problem.code for problem in validate(path).errors}
     assert codes & {"container_form_superseded", "bundle_manifest_missing"}
 
