@@ -125,7 +125,7 @@ def test_values_of_qwen3_5() -> None:
     # The gated norm of the linear layers is the exception.
     same("layers.0.deltanet.norm.weight", given[f"{linear}.norm.weight"])
     same("layers.0.deltanet.dt_bias", given[f"{linear}.dt_bias"])
-    same("layers.0.deltanet.decay_rate", -np.exp(given[f"{linear}.A_log"]))
+    same("layers.0.deltanet.decay_rate", -np.exp(given[f"{linear}.A_log"].astype(np.float64)).astype(np.float32))
     same("layers.0.deltanet.conv.weight", given[f"{linear}.conv1d.weight"][:, 0, :])
     for name, parts in {
         "layers.0.deltanet.in_proj_qkvz.weight": [f"{linear}.in_proj_qkv.weight", f"{linear}.in_proj_z.weight"],
@@ -153,7 +153,7 @@ def test_values_of_rwkv() -> None:
             f"{time}.key.weight": given[f"{attention}.key.weight"],
             f"{channel}.key.weight": given[f"{feed_forward}.key.weight"],
             f"{channel}.receptance.weight": given[f"{feed_forward}.receptance.weight"],
-            f"{time}.decay": -np.exp(given[f"{attention}.time_decay"]),
+            f"{time}.decay": -np.exp(given[f"{attention}.time_decay"].astype(np.float64)).astype(np.float32),
             f"{time}.bonus": given[f"{attention}.time_first"],
             f"{time}.mix_key": given[f"{attention}.time_mix_key"].reshape(1, -1),
             f"{channel}.mix_receptance": given[f"{feed_forward}.time_mix_receptance"].reshape(1, -1),
