@@ -244,6 +244,16 @@ class Builder:
             "arguments": sys.argv,
             "environment": dict(os.environ),
             "folder": str(Path.cwd()),
+            "tensors": [
+                {"name": tensor.name, "mode": mode, "dtype": tensor.dtype.name, "shape": tensor.shape}
+                | (
+                    {"profile": config.profiles[0].shapes[tensor.name]}
+                    if mode == "INPUT" and -1 in tensor.shape
+                    else {}
+                )
+                for mode, tensors in (("INPUT", network.tensors["inputs"]), ("OUTPUT", network.tensors["outputs"]))
+                for tensor in tensors
+            ],
         }
         data = json.dumps(record, sort_keys=True).encode() + b"\n" + bytes(BEHAVIOUR.get("filler_bytes", 0))
         for start in range(0, len(data), 1 << 20):
@@ -267,7 +277,7 @@ class Builder:
 
 
 class Engine:
-    """A loaded plan; its tensors are those that ``behaviour.json`` gives it."""
+    """A loaded plan with the tensors of the network it came from, or those that ``behaviour.json`` gives it."""
 
     def __init__(self, facts):
         self._tensors = facts
@@ -297,8 +307,8 @@ class Runtime:
         self._logger = logger
 
     def deserialize_cuda_engine(self, plan):
-        json.loads(bytes(plan).split(b"\n")[0])
-        if "engine_tensors" not in BEHAVIOUR:
+        record = json.loads(bytes(plan).split(b"\n")[0])
+        if BEHAVIOUR.get("refuse_plan"):
             self._logger.log(ILogger.Severity.ERROR, "Version tag does not match")
             return None
-        return Engine(BEHAVIOUR["engine_tensors"])
+        return Engine(BEHAVIOUR.get("engine_tensors", record["tensors"]))

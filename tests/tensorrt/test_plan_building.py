@@ -266,31 +266,18 @@ def test_a_timing_cache_that_cannot_be_used(pretend: Pretend, rwkv: Preparation,
     assert "another device" in str(caught.value.problem.found)
 
 
-def tensors_of(preparation: Preparation, role: str) -> list[dict[str, Any]]:
-    """Return what a loaded engine reports that keeps the contract."""
-    order = preparation.orders[role]
-    kinds = {"float32": "FLOAT", "int32": "INT32"}
-    found = []
-    for mode, tensors in (("INPUT", order.contract.inputs), ("OUTPUT", order.contract.outputs)):
-        for tensor in tensors:
-            shape = [-1 if isinstance(extent, str) else extent for extent in tensor.shape]
-            facts: dict[str, Any] = {"name": tensor.name, "mode": mode, "dtype": kinds[tensor.dtype], "shape": shape}
-            found.append(facts)
-    return found
-
-
 @pytest.mark.parametrize("device", ["8.9", None])
 def test_a_written_plan_is_loaded_where_its_gpu_is(
     pretend: Pretend, rwkv: Preparation, tmp_path: Path, device: str | None
 ) -> None:
-    tensors = tensors_of(rwkv, "decode")
-    library = pretend("trt_rtx", device=device, engine_tensors=tensors)
-    plan, engine, _ = build_plan(library.backend, rwkv)
+    library = pretend("trt_rtx", device=device)
+    plan, engine, _ = build_plan(library.backend, rwkv, "prefill")
+    tensors = PretendedLibrary.asked_for(plan)["tensors"]
     written = tmp_path / "written"
     written.write_bytes(bytes(4096) + plan)
     builder = library.backend.open_builder(EngineOptions())
     builder.check_written(engine, FileRange(written, 4096, len(plan)))
-    tensors[0]["dtype"] = "INT64"
+    tensors[0]["profile"] = [[1], [16], [64]]
     changed = pretend("trt_rtx", device=device, engine_tensors=tensors).backend.open_builder(EngineOptions())
     if device is None:
         changed.check_written(engine, FileRange(written, 4096, len(plan)))  # nothing here can load it
@@ -300,7 +287,7 @@ def test_a_written_plan_is_loaded_where_its_gpu_is(
 
 
 def test_a_written_plan_that_does_not_load(pretend: Pretend, rwkv: Preparation, tmp_path: Path) -> None:
-    library = pretend()
+    library = pretend(refuse_plan=True)
     plan, engine, _ = build_plan(library.backend, rwkv)
     written = tmp_path / "written"
     written.write_bytes(plan)

@@ -1,4 +1,4 @@
-"""Plans that TensorRT for RTX really compiles, without a GPU: they repeat, hold the weights as stored, and fail well."""
+"""Plans that TensorRT for RTX really compiles, without a GPU: they repeat, hold weights as stored, and fail well."""
 
 from __future__ import annotations
 
