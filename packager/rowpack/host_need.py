@@ -16,9 +16,6 @@ from rowpack_loaders.errors import RowpackError
 PROCESS_BYTES = 500 * 10**6
 """The packager itself with its graphs and buffers (docs/benchmarks.md, memory of a build)."""
 
-SESSIONS_A_ENGINE = 2
-"""The smoke run loads each engine's graph, and in its place the exported one."""
-
 
 @dataclass(frozen=True)
 class HostMemoryNeed:
@@ -49,14 +46,14 @@ def host_memory_need(
 
     ``largest_tensor_bytes`` counts in float32, the width in which tensors are converted; ``builder_bytes`` is what the
     compiler of one engine takes in its own process; ``private_weight_bytes`` is what one session of the smoke run
-    holds of the weights for itself.
+    holds of the weights for itself: the exported graph is one session, and gone before the engines' graphs are loaded.
     """
     stages = {
         "weights": PROCESS_BYTES + largest_tensor_bytes,
         "engines": PROCESS_BYTES + builder_bytes,
     }
     if verify:
-        stages["verify"] = PROCESS_BYTES + SESSIONS_A_ENGINE * engine_count * private_weight_bytes
+        stages["verify"] = PROCESS_BYTES + engine_count * private_weight_bytes
     return HostMemoryNeed(stages)
 
 

@@ -31,7 +31,7 @@ def need(**changes: Any) -> HostMemoryNeed:
 
 
 def test_the_hungriest_stage_counts() -> None:
-    assert (need().stage, need().byte_count) == ("verify", PROCESS_BYTES + 4 * 36 * GB)
+    assert (need().stage, need().byte_count) == ("verify", PROCESS_BYTES + 2 * 36 * GB)
     assert (need(verify=False).stage, need(verify=False).byte_count) == ("engines", PROCESS_BYTES + 18 * GB)
     small = need(verify=False, builder_bytes=0)
     assert (small.stage, small.byte_count) == ("weights", PROCESS_BYTES + 4 * GB)

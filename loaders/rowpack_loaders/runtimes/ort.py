@@ -94,9 +94,14 @@ class OrtRuntime:
             name: _ort_value(view) for name, view in self._weights.items() if view.array.nbytes >= SHARED_WEIGHT_BYTES
         }
         self._values = values
-        self._sessions = {
-            role: self._load(model.engines[role], onnx_bytes, values) for role, onnx_bytes in engines.items()
-        }
+        self._sessions: dict[str, Any] = {}
+        for role, onnx_bytes in engines.items():
+            # A graph that takes any number of rows can serve both roles, as one session with one set of weights.
+            same = [other for other in self._sessions if engines[other] is onnx_bytes]
+            session = self._sessions[same[0]] if same else self._load(model.engines[role], onnx_bytes, values)
+            _check_tensors(model.engines[role], "input", model.engines[role].inputs, session.get_inputs())
+            _check_tensors(model.engines[role], "output", model.engines[role].outputs, session.get_outputs())
+            self._sessions[role] = session
 
     def open_sequence(self, *, slide: bool = False) -> SequenceState:
         """Return a new sequence with its own buffers, at its start."""
@@ -133,8 +138,6 @@ class OrtRuntime:
         session = self._create_session(engine, onnx_bytes, options)
         if self._section is not None:
             self._section.check_in_place()
-        _check_tensors(engine, "input", engine.inputs, session.get_inputs())
-        _check_tensors(engine, "output", engine.outputs, session.get_outputs())
         return session
 
     def _create_session(self, engine: EngineRecord, onnx_bytes: bytes, options: Any) -> Any:
