@@ -156,6 +156,9 @@ def _check_layout(model: ModelDescription, where: str) -> None:
             ", ".join(model.engines) or "none",
             f"{' and '.join(sorted(expected))}, by the layout {model.decoder_engine_layout}",
         )
+    sections = [engine.section for engine in model.engines.values()]
+    if len(set(sections)) < len(sections):
+        raise _refusal(f"{where}#/engines", f"{sections[0]} twice", "a section for each engine")
     for engine in model.engines.values():
         needed = model.limits.prefill_rows if engine.name == PREFILL else 1
         if not engine.rows.min <= 1 <= needed <= engine.rows.max:

@@ -16,13 +16,16 @@ def golden_vectors_follow_schema(subject: Subject) -> Iterator[Finding]:
     """The section unpacks and follows the schema."""
     self_test = _self_test(subject)
     if self_test is not None:
-        yield from schema_problems(_unpacked(subject, self_test), "golden", self_test.text("section"))
+        name = self_test.text("section")
+        stored = subject.container.read_section(name, limit_bytes=DECODED_LIMIT_BYTES)
+        subject.golden = unpack_golden(stored, where=name)
+        yield from schema_problems(subject.golden, "golden", name)
 
 
 def golden_vectors_match_manifest(subject: Subject) -> Iterator[Finding]:
     """There are as many cases as the manifest says."""
     self_test = _self_test(subject)
-    golden = None if self_test is None else _unpacked(subject, self_test)
+    golden = subject.golden
     if self_test is None or not isinstance(golden, dict) or not isinstance(golden.get("cases"), list):
         return
     if self_test.integer("cases") != len(golden["cases"]):
@@ -38,7 +41,7 @@ def golden_vectors_match_manifest(subject: Subject) -> Iterator[Finding]:
 def golden_tokens_fit_model(subject: Subject) -> Iterator[Finding]:
     """Every token is in the vocabulary and every case fits the cache."""
     self_test = _self_test(subject)
-    golden = None if self_test is None else _unpacked(subject, self_test)
+    golden = subject.golden
     if self_test is None or not isinstance(golden, dict) or not isinstance(golden.get("cases"), list):
         return
     vocab_size = read_tokens(subject.manifest, MANIFEST_SECTION).vocab_size
@@ -71,12 +74,6 @@ def _self_test(subject: Subject) -> Fields | None:
     if self_test is None or subject.section(self_test.text("section")) is None:
         return None
     return self_test
-
-
-def _unpacked(subject: Subject, self_test: Fields) -> object:
-    name = self_test.text("section")
-    stored = subject.container.read_section(name, limit_bytes=DECODED_LIMIT_BYTES)
-    return unpack_golden(stored, where=name)
 
 
 def _ids(case: object, key: str) -> list[int]:

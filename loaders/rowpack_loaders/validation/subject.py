@@ -51,6 +51,8 @@ class Subject:
     runtime_json: dict[str, object] | None = None
     section_sha256: dict[str, str] = field(default_factory=dict)
     weight_tensors: dict[str, TensorEntry] | None = None
+    golden: object = None
+    """The unpacked golden vectors, where they could be unpacked."""
     onnx_interfaces: dict[str, OnnxInterface] = field(default_factory=dict)
     """What the ONNX sections declare, by the use of the engine; those that could be read."""
 
