@@ -23,6 +23,7 @@ from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription,
 from rowpack_loaders.runtimes import Runtime, load_runtime
 from rowpack_loaders.safetensors_header import parse_header
 from rowpack_loaders.sampling import Sampler, SamplingParameters
+from rowpack_loaders.section_content import SectionContent, check_content_digest, open_content
 from rowpack_loaders.session import Overflow, PrefillMode, Session
 from rowpack_loaders.stop_tokens import resolve_stop_token_ids
 from rowpack_loaders.tokenization import TOKENIZER_SECTION, TextStream, TextTokenizer
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 Layout = Literal["auto", "single", "split"]
 LAYOUTS = ("auto", "single", "split")
 ONNX_SUFFIX = ".onnx"
+PLAN_SUFFIX = ".plan"
 ENGINE_LIMIT_BYTES = 2**31  # ONNX sections hold no weights; a protobuf message cannot be larger
 
 
@@ -227,9 +229,18 @@ def _load_engines(
         return load_roles([DECODE])
 
 
-def _read_engine(bundle: Bundle, model: ModelDescription, role: str, weights: MappedSection | None) -> bytes:
-    """Return an engine's bytes after digest and weight references are checked: no runtime follows a bad one."""
+def _read_engine(
+    bundle: Bundle, model: ModelDescription, role: str, weights: MappedSection | None
+) -> bytes | SectionContent:
+    """Return an engine after digest and weight references are checked: no runtime follows a bad one.
+
+    A graph comes as its bytes, a plan as content that is read piece by piece.
+    """
     name = model.engines[role].section
+    if name.endswith(PLAN_SUFFIX):
+        content = open_content(bundle.container, bundle.manifest, name)
+        check_content_digest(content, bundle.manifest, name, str(bundle.path))
+        return content
     data = read_checked_section(bundle, name, limit_bytes=ENGINE_LIMIT_BYTES)
     if name.endswith(ONNX_SUFFIX):
         section = model.weights_section

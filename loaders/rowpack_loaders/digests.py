@@ -16,7 +16,7 @@ from rowpack_loaders.container_header import SectionRange
 
 DIGEST_PREFIX = "sha256:"
 UNREPRODUCIBLE_SUFFIX = ".plan"
-PLACE_KEYS = ("length", "sha256")
+PLACE_KEYS = ("length", "sha256", "extents")
 MEASURED_KEYS = {"layout_decision": ("capacity_bytes", "budget_bytes"), "self_test": ("executed",)}
 """What the build machine was like, by the part of the manifest that tells it."""
 
@@ -34,9 +34,9 @@ def canonical_json(value: object) -> bytes:
 def content_digest(manifest: Mapping[str, object]) -> str:
     """Return ``sha256:…`` over the canonical manifest without what need not reproduce.
 
-    Left out: ``content_digest`` itself; ``length`` and ``sha256`` of sections whose name ends in ``.plan`` and of
-    the section that ``self_test`` names; ``executed`` of ``self_test``; ``capacity_bytes`` and ``budget_bytes`` of
-    ``layout_decision``.
+    Left out: ``content_digest`` itself; ``length``, ``sha256`` and ``extents`` of sections whose name ends in
+    ``.plan`` and of the section that ``self_test`` names; ``executed`` of ``self_test``; ``capacity_bytes`` and
+    ``budget_bytes`` of ``layout_decision``.
     """
     kept = {key: value for key, value in manifest.items() if key != "content_digest"}
     sections, self_test = kept.get("sections"), kept.get("self_test")

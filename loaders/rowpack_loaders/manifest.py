@@ -15,7 +15,7 @@ from rowpack_loaders.manifest_fields import Fields
 MANIFEST_SECTION = "manifest.json"
 SCHEMA_MAJOR = 1
 SCHEMA_MINOR = 0
-KNOWN_FEATURES: frozenset[str] = frozenset()
+KNOWN_FEATURES = frozenset({"section_extents"})
 
 DECODER_ENGINE_LAYOUTS = ("single", "split")
 STATE_UPDATES = ("replace", "append_rows")

@@ -138,12 +138,12 @@ def _build_into(
     with ExitStack() as scratch, MemorySampler() as sampler:
         weights = _weight_pieces(prepared, checkpoint, progress)
         if backend.weights_in_bundle:
-            engines = add_engines(writer, builder, orders, None, progress)
+            engines = add_engines(writer, builder, orders, None, request.plan_encoding, progress)
             weights_range = _add_weights(writer, prepared, weights)
         else:
             kept = scratch_file(request.output, weights, prepared.plan.section_bytes)
             weights_range = scratch.enter_context(kept)
-            engines = add_engines(writer, builder, orders, weights_range, progress)
+            engines = add_engines(writer, builder, orders, weights_range, request.plan_encoding, progress)
         with progress.stage("inputs", "waiting for the digests of the checkpoint's files"):
             inputs = digests.result()
         facts = _manifest_facts(request, checkpoint, prepared, decision, backend, engines, inputs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -12,18 +14,26 @@ from rowpack.bundle.writer import BundleWriter
 from rowpack.engines.backend import (
     DECODE_ROWS,
     BuiltEngine,
+    EngineBuild,
     EngineBuilder,
     EngineOrder,
     FileRange,
     prefill_rows_profile,
 )
 from rowpack.engines.io_contract import DECODE, PREFILL, check_contract, check_pair
+from rowpack.engines.options import PlanEncoding
 from rowpack.model_preparation import PreparedModel
 from rowpack.progress import Progress, Stage
 from rowpack.surgery.graph_form import GraphForm
+from rowpack_loaders.container_header import SectionRange
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.extents import ExtentContent, parse_extents
+from rowpack_loaders.section_content import EXTENTS_ENCODING, ExtentsRecord, content_sha256
 
 if TYPE_CHECKING:
     import onnx
+
+PLAN_SUFFIX = ".plan"
 
 Piece = TypeVar("Piece", bytes, memoryview, "bytes | memoryview")
 
@@ -70,28 +80,88 @@ def add_engines(
     builder: EngineBuilder,
     orders: Iterable[EngineOrder],
     weights: FileRange | None,
+    plan_encoding: PlanEncoding,
     progress: Progress,
 ) -> list[BuiltEngine]:
-    """Build every engine into its section, one stage each, and check it as it was written."""
-    engines = []
+    """Build every engine into its section, one stage each, and check it as it was written.
+
+    With ``shared`` a plan after the first is stored as extents over the first.
+    """
+    engines: list[BuiltEngine] = []
     for order in orders:
         with progress.stage(f"{order.role} engine") as stage:
             build = builder.build_engine(order, weights, stage.describe)
-            writer.add_section(build.section, counted(build.pieces(), stage), media_type=build.media_type)
-            engine = build.result()
-            place = writer.section_range(engine.section)
-            builder.check_written(engine, FileRange(writer.temporary_path, place.offset_bytes, place.length_bytes))
-            engines.append(engine)
+            pieces = counted(build.pieces(), stage)
+            if engines and plan_encoding == "shared" and build.section.endswith(PLAN_SUFFIX):
+                with scratch_file(writer.target, pieces, 0, "plan") as plan:
+                    stage.describe(f"{order.role} engine, looking for what both engines hold")
+                    _add_shared_plan(writer, build, plan, engines[0].section)
+                    builder.check_written(build.result(), plan)
+            else:
+                writer.add_section(build.section, pieces, media_type=build.media_type)
+                place = writer.section_range(build.section)
+                written = FileRange(writer.temporary_path, place.offset_bytes, place.length_bytes)
+                builder.check_written(build.result(), written)
+            engines.append(build.result())
     return engines
 
 
+def _add_shared_plan(writer: BundleWriter, build: EngineBuild, plan: FileRange, base_section: str) -> None:
+    """Store a plan as extents over the section ``base_section``, and read it back from there."""
+    from rowpack.bundle.shared_extents import find_shared_extents, mapped_bytes, stored_pieces
+
+    base = writer.section_range(base_section)
+    content = mapped_bytes(plan.path, plan.offset_bytes, plan.length_bytes)
+    shared = find_shared_extents(content, mapped_bytes(writer.temporary_path, base.offset_bytes, base.length_bytes))
+    record = ExtentsRecord(base_section, plan.length_bytes, hashlib.sha256(content.data).hexdigest())
+    place = writer.add_section(
+        build.section,
+        stored_pieces(shared, content),
+        media_type=build.media_type,
+        encoding=EXTENTS_ENCODING,
+        extents=record,
+        length_bytes=shared.stored_bytes,
+    )
+    _check_rebuilt(writer.temporary_path, place, base, record)
+
+
+def _check_rebuilt(path: Path, place: SectionRange, base: SectionRange, record: ExtentsRecord) -> None:
+    """Read the plan back from the extents as they lie in the file; raises ``plan_incomplete``."""
+    with path.open("rb") as file:
+        stored, copied = _reader(file.fileno(), place), _reader(file.fileno(), base)
+        table = parse_extents(stored, place.length_bytes, base.length_bytes, where=str(path))
+        found = content_sha256(ExtentContent(table, stored, copied))
+    if found != record.sha256:
+        raise RowpackError(
+            "plan_incomplete",
+            "the stored plan does not read back as it was built",
+            where=str(path),
+            found=found,
+            expected=record.sha256,
+            remedy="Check the disk, then build again; --plan-encoding raw stores the plan as it is.",
+        )
+
+
+def _reader(descriptor: int, place: SectionRange) -> Callable[[memoryview, int], None]:
+    def read(buffer: memoryview, offset_bytes: int) -> None:
+        while buffer:
+            count = os.preadv(descriptor, [buffer], place.offset_bytes + offset_bytes)
+            if count == 0:
+                raise EOFError("the file ends early")
+            buffer, offset_bytes = buffer[count:], offset_bytes + count
+
+    return read
+
+
 @contextmanager
-def scratch_file(target: Path, pieces: Iterable[bytes | memoryview], length_bytes: int) -> Iterator[FileRange]:
+def scratch_file(
+    target: Path, pieces: Iterable[bytes | memoryview], length_bytes: int, kind: str = "weights"
+) -> Iterator[FileRange]:
     """Write a file beside ``target`` that is gone afterwards, also after a crash: the next build removes it.
 
     Raises RowpackError as the bundle writer does.
     """
-    file = OutputFile(target.with_name(f"{target.name}.weights"))
+    file = OutputFile(target.with_name(f"{target.name}.{kind}"))
     try:
         file.check_free_space(length_bytes)
         position = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rowpack.checkpoint import Checkpoint, check_tensors, raise_problems
-from rowpack.engines.options import NO_OPTIONS, EngineOptions
+from rowpack.engines.options import NO_OPTIONS, EngineOptions, PlanEncoding
 from rowpack.families import find_family
 from rowpack.families.declaration import Family, ModelDescription
 from rowpack.gate import RequestedLayout
@@ -52,7 +52,21 @@ class BuildRequest:
         """The GPU that the bundle is for, where one was named."""
         return None if self.target_gpu is None else find_published_gpu(self.target_gpu)
 
+    @property
+    def plan_encoding(self) -> PlanEncoding:
+        """How the second plan of a pair is stored: shared, unless loaders that predate the manifest are to read it."""
+        return self.engine_options.plan_encoding or ("raw" if self.runtime_json_layout == "split" else "shared")
+
     def __post_init__(self) -> None:
+        if self.runtime_json_layout == "split" and self.engine_options.plan_encoding == "shared":
+            raise RowpackError(
+                "plan_encoding_conflict",
+                "loaders that predate the manifest read a prefill plan only as it is",
+                where="--plan-encoding",
+                found="shared, with --runtime-json split",
+                expected="raw",
+                remedy="Leave --plan-encoding out, or tell those loaders --runtime-json single.",
+            )
         if self.target_gpu is not None:
             find_published_gpu(self.target_gpu)
         check_prefill_rows(self.prefill_rows)

@@ -16,7 +16,9 @@ from typing import Any
 
 from rowpack_loaders.compatibility.engine_needs import EngineNeeds
 from rowpack_loaders.compatibility.first_mebibyte import FirstMebibyte
+from rowpack_loaders.container import Container
 from rowpack_loaders.errors import Problem
+from rowpack_loaders.section_content import open_content
 
 CHILD_PROGRAM = Path(__file__).with_name("plan_header_child.py")
 MODULES = {"trt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings"), "trt": ("tensorrt", "tensorrt_bindings")}
@@ -97,14 +99,15 @@ def ask_about_plans(
 ) -> tuple[list[str], list[Problem]]:
     """Return the library's answers in words, and a reason against the bundle for each refusal."""
     answers, reasons = [], []
-    for engine in engines:
-        modules = MODULES.get(engine.backend)
-        place = first.header.sections.get(engine.section)
-        if modules is None or place is None:
-            continue
-        with first.path.open("rb") as file:
-            file.seek(place.offset_bytes)
-            verdict = ask(modules, file.read(min(HEADER_BYTES, place.length_bytes)))
+    with Container.open(first.path) as container:
+        headers = [
+            (engine, _header(container, first.manifest, engine.section))
+            for engine in engines
+            if engine.backend in MODULES and engine.section in container.sections
+        ]
+    for engine, header in headers:
+        modules = MODULES[engine.backend]
+        verdict = ask(modules, header)
         if verdict is None:
             continue
         answers.append(f"{engine.section}: {modules[0]} {verdict.version} says {verdict.in_words()}")
@@ -120,3 +123,11 @@ def ask_about_plans(
                 )
             )
     return answers, reasons
+
+
+def _header(container: Container, manifest: dict[str, object], section: str) -> bytes:
+    """Return the first bytes of a plan, however it is stored."""
+    content = open_content(container, manifest, section)
+    header = bytearray(min(HEADER_BYTES, content.length_bytes))
+    content.read_into(memoryview(header), 0)
+    return bytes(header)

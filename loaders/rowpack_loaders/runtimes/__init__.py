@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rowpack_loaders.buffers import SequenceSnapshot
     from rowpack_loaders.mapped_section import MappedSection
+    from rowpack_loaders.section_content import SectionContent
 
     FloatArray = npt.NDArray[np.float32]
     IntArray = npt.NDArray[np.int32]
@@ -82,13 +83,13 @@ RUNTIMES = {"ort": ("rowpack_loaders.runtimes.ort", "OrtRuntime")}
 def load_runtime(
     backend: str,
     model: ModelDescription,
-    engines: Mapping[str, bytes],
+    engines: Mapping[str, bytes | SectionContent],
     weights: MappedSection | None,
     *,
     device: str | None = None,
     thread_count: int | None = None,
 ) -> Runtime:
-    """Load ``engines`` (role → engine bytes) with the runtime for ``backend``.
+    """Load ``engines`` (role → a graph's bytes, or a plan's content) with the runtime for ``backend``.
 
     ``weights`` is the weight section, which stays mapped as long as the runtime lives. Raises
     :class:`RowpackError` ``runtime_unknown`` or ``runtime_not_installed``, and what the runtime raises.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rowpack_loaders.compatibility.plan_headers import HEADER_BYTES, MALFORMED, MODULES, ask_library
 from rowpack_loaders.errors import Problem
+from rowpack_loaders.section_content import open_content
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
 
 
@@ -16,8 +17,10 @@ def plans_begin_as_plans(subject: Subject) -> Iterator[Finding]:
         place = subject.section(engine.text("section"))
         if modules is None or place is None:
             continue
-        header = subject.container.read_at(place.offset_bytes, min(HEADER_BYTES, place.length_bytes))
-        verdict = ask_library(modules, header)
+        content = open_content(subject.container, subject.manifest, engine.text("section"))
+        header = bytearray(min(HEADER_BYTES, content.length_bytes))
+        content.read_into(memoryview(header), 0)
+        verdict = ask_library(modules, bytes(header))
         if verdict is not None and MALFORMED in verdict.diagnostics:
             yield Problem(
                 "plan_malformed",

@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from rowpack_loaders.errors import Problem
 from rowpack_loaders.manifest import MANIFEST_SECTION
 from rowpack_loaders.manifest_fields import Fields
+from rowpack_loaders.section_content import EXTENTS_ENCODING, EXTENTS_FEATURE
 from rowpack_loaders.strict_json import json_pointer
 from rowpack_loaders.validation.subject import Finding, Rule, Subject, Warned
+
+SHARED_PLAN = "prefill.plan"
+"""The section that may be stored as extents; old loaders do not read it."""
 
 
 def header_matches_manifest(subject: Subject) -> Iterator[Finding]:
@@ -131,7 +135,11 @@ def each_use_has_its_own_section(subject: Subject) -> Iterator[Finding]:
 
 
 def encodings_fit_uses(subject: Subject) -> Iterator[Finding]:
-    """Engines and weights are stored raw, to be mapped; ``.zst`` in a name and zstd go together."""
+    """Engines and weights are stored raw, to be mapped; ``.zst`` in a name and zstd go together.
+
+    A prefill plan may be stored as extents, which is a feature that readers are told of.
+    """
+    features = subject.manifest_fields.texts("required_features")
     mapped = {
         name
         for pointer, name in _references(subject.manifest_fields)
@@ -140,6 +148,8 @@ def encodings_fit_uses(subject: Subject) -> Iterator[Finding]:
     for name, entry in subject.manifest_fields.members("sections"):
         encoding = entry.text("encoding")
         wanted = "zstd" if name.endswith(".zst") and name not in mapped else "raw"
+        if name == SHARED_PLAN and encoding == EXTENTS_ENCODING and EXTENTS_FEATURE in features:
+            continue
         if encoding != wanted:
             yield Problem(
                 "section_encoding_unexpected",

@@ -16,7 +16,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from rowpack_loaders.container_header import SectionRange
 from rowpack_loaders.digests import canonical_json, content_digest, file_digest
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.manifest import MANIFEST_SECTION
+from rowpack_loaders.section_content import EXTENTS_ENCODING, EXTENTS_FEATURE, ExtentsRecord
 from rowpack_loaders.section_names import case_twins, section_order, unportable_name_reason
 from rowpack_loaders.strict_json import LARGEST_INTEGER
 
@@ -60,15 +61,19 @@ class _WrittenSection:
     media_type: str
     encoding: str
     required: bool
+    extents: ExtentsRecord | None
 
     def manifest_entry(self) -> dict[str, object]:
-        return {
+        entry: dict[str, object] = {
             "media_type": self.media_type,
             "length": self.place.length_bytes,
             "sha256": self.sha256,
             "encoding": self.encoding,
             "required": self.required,
         }
+        if self.extents is not None:
+            entry["extents"] = asdict(self.extents)
+        return entry
 
 
 class BundleWriter:
@@ -101,6 +106,11 @@ class BundleWriter:
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="bundle-sha256")
 
     @property
+    def target(self) -> Path:
+        """The path the bundle will be published at."""
+        return self._file.target
+
+    @property
     def temporary_path(self) -> Path:
         """The file being written; sections already added can be mapped from it."""
         return self._file.temporary_path
@@ -118,11 +128,13 @@ class BundleWriter:
         encoding: str = "raw",
         required: bool = True,
         length_bytes: int | None = None,
+        extents: ExtentsRecord | None = None,
     ) -> SectionRange:
         """Write a section from bytes or a stream of contiguous buffers, and return its absolute byte range.
 
-        ``encoding`` says how the stored bytes are packed (``raw`` or ``zstd``); nothing is packed here. A
-        known ``length_bytes`` lets a full disk be reported before the first byte and is checked at the end.
+        ``encoding`` says how the stored bytes are packed (``raw``, ``zstd``, or ``extents`` with its record in
+        ``extents``); nothing is packed here. A known ``length_bytes`` lets a full disk be reported before the first
+        byte and is checked at the end.
         Raises ValueError for a name that may not be written, a repeated one or one out of order, and
         :class:`RowpackError` (``disk_full``, ``output_not_writable``, …) when the system refuses.
         """
@@ -145,14 +157,15 @@ class BundleWriter:
         if length_bytes is not None and position - start != length_bytes:
             raise ValueError(f"section {name!r} has {position - start} bytes, not {length_bytes}")
         place = SectionRange(start, position - start)
-        self._written[name] = _WrittenSection(place, digest.hexdigest(), media_type, encoding, required)
+        self._written[name] = _WrittenSection(place, digest.hexdigest(), media_type, encoding, required, extents)
         self._end = position
         return place
 
     def finish(self, manifest: Mapping[str, object], provenance: Mapping[str, object]) -> FinishedBundle:
         """Write manifest, header and trailer, make the file durable and rename it over the target.
 
-        ``sections`` and ``content_digest`` of the manifest are filled in here. Raises
+        ``sections`` and ``content_digest`` of the manifest are filled in here, and ``required_features`` gets what
+        the stored form demands of readers. Raises
         ``manifest_exceeds_reserve`` when it does not fit its space, and the errors of :meth:`add_section`;
         the temporary file is then gone and the target as it was.
         """
@@ -184,6 +197,8 @@ class BundleWriter:
             **manifest,
             "sections": {name: section.manifest_entry() for name, section in self._written.items()},
         }
+        if any(section.encoding == EXTENTS_ENCODING for section in self._written.values()):
+            complete["required_features"] = [EXTENTS_FEATURE]
         _refuse_large_integers(complete, "")
         complete["content_digest"] = content_digest(complete)
         stored_manifest = canonical_json(complete)

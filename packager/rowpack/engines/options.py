@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 DEFAULT_WORKSPACE_BYTES = 2**30
 """Scratch memory a compiled engine may plan with: ample for the largest chunk of any published size."""
+
+
+PlanEncoding = Literal["raw", "shared"]
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,8 @@ class EngineOptions:
 
     ``compute_capabilities`` are CUDA compute capabilities such as ``8.9``. ``hardware_compatibility`` and
     ``version_compatible`` widen what a plan of full TensorRT runs on. ``workspace_bytes`` bounds its scratch memory.
-    ``timing_cache`` is a file of measured kernel times that is read when it is there, and written.
+    ``plan_encoding`` says whether the second plan of a pair is stored ``raw`` or as extents over the first
+    (``shared``). ``timing_cache`` is a file of measured kernel times that is read when it is there, and written.
     """
 
     compute_capabilities: tuple[str, ...] = ()
@@ -23,6 +28,7 @@ class EngineOptions:
     version_compatible: bool = False
     workspace_bytes: int | None = None
     timing_cache: Path | None = None
+    plan_encoding: PlanEncoding | None = None
 
     def as_json(self) -> dict[str, object]:
         """Return the choices for the record of a build; where files lay does not belong to it."""
@@ -31,6 +37,7 @@ class EngineOptions:
             "hardware_compatibility": self.hardware_compatibility,
             "version_compatible": self.version_compatible,
             "workspace_bytes": self.workspace_bytes,
+            "plan_encoding": self.plan_encoding,
         }
 
     @property

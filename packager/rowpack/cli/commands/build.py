@@ -97,6 +97,12 @@ def add_compiler_options(parser: ArgumentParser) -> None:
         help="scratch memory that an engine may plan with on its device (default: 1GiB)",
     )
     group.add_argument(
+        "--plan-encoding",
+        choices=("raw", "shared"),
+        help="store the prefill plan as it is, or as what it does not share with the decode plan "
+        "(default: shared, and raw with --runtime-json split)",
+    )
+    group.add_argument(
         "--timing-cache",
         type=Path,
         metavar="FILE",
@@ -114,6 +120,7 @@ def compiler_options(arguments: Namespace) -> EngineOptions:
         version_compatible=arguments.version_compatible,
         workspace_bytes=arguments.workspace_bytes,
         timing_cache=arguments.timing_cache,
+        plan_encoding=arguments.plan_encoding,
     )
 
 
