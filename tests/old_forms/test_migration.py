@@ -65,6 +65,17 @@ def test_a_bfloat16_engine_shows_float32_to_loaders_that_count_keys(tmp_path: Pa
         assert json.loads(bundle.read_section("runtime.json"))["precision"] == "fp32"
 
 
+def test_an_end_token_that_only_the_generation_config_names_is_told_to_older_loaders_too(tmp_path: Path) -> None:
+    old = tmp_path / "old.bundle"
+    runtime = json.dumps({**older_writers.RWKV_RUNTIME, "eos_token_id": -1}).encode()
+    sections = {"engine.plan": b"x", "runtime.json": runtime, "generation_config.json": b'{"eos_token_id": [9, 4]}'}
+    old.write_bytes(older_writers.format_1("rwkv", "trt", sections))
+    migrate(old, tmp_path / "new.bundle")
+    with open_bundle(tmp_path / "new.bundle") as bundle:
+        assert bundle.tokens.eos_ids == (9, 4)
+        assert json.loads(bundle.read_section("runtime.json"))["eos_token_id"] == 9
+
+
 def older_of(bundle_path: Path, old: Path, **runtime_changes: Any) -> Path:
     """Write what a bundle of today holds as another program's format 1, without manifest and golden vectors."""
     sections = sections_of(bundle_path)

@@ -39,7 +39,8 @@ FAMILIES: Mapping[str, ModuleType] = {"qwen3_5": qwen3_5, "rwkv": rwkv}
 class OlderDescription:
     """The facts of an older bundle.
 
-    ``runtime`` holds the checked keys of ``runtime.json``. ``engine_sections`` maps ``decode`` and, in a split bundle,
+    ``runtime`` holds the checked keys of ``runtime.json``; where that names no end token and a generation config does,
+    the first of those. ``engine_sections`` maps ``decode`` and, in a split bundle,
     ``prefill`` to the section as it is called in this file.
     """
 
@@ -106,6 +107,8 @@ def _of_format_1(container: Container) -> OlderDescription:
     if GENERATION_CONFIG in container.sections:
         for token_id in _token_ids(_section_fields(container, GENERATION_CONFIG), "eos_token_id"):
             eos.setdefault(token_id, []).append(GENERATION_CONFIG)
+            if runtime.integer("eos_token_id", minimum=ABSENT_TOKEN) == ABSENT_TOKEN:
+                runtime = Fields({**runtime.raw, "eos_token_id": token_id}, "", runtime.where)
     return _checked(
         OlderDescription(container.family, runtime, engines, eos, backend=container.backend),
     )
@@ -143,12 +146,12 @@ def _of_august_2026(container: Container) -> OlderDescription:
             runtime,
             engines,
             {token_id: [CONFIG_JSON] for token_id in eos},
-            backend=config.optional_text("engine_backend"),
+            backend=_word(config, "engine_backend"),
             backend_version=header.optional_text("trt_version") or None,
             model_id=header.optional_text("model_id") or None,
-            architecture=next(iter(config.texts("architectures")), None) if "architectures" in config.raw else None,
+            architecture=_architecture(config),
             max_position_embeddings=_positions(text),
-            quantization=_quantization(header),
+            quantization=_word(header, "quantization"),
             quantization_known=True,
             facts=header.raw,
         )
@@ -209,15 +212,20 @@ def _positions(text: Fields) -> int | None:
     return positions
 
 
-def _quantization(header: Fields) -> str | None:
-    """Return the form of quantised weights as an identifier; the word ``none`` stood for unquantised ones."""
-    named = header.optional_text("quantization")
+def _word(fields: Fields, key: str) -> str | None:
+    """Return a name as an identifier of the manifest; None where there is none, or the word for nothing."""
+    named = fields.optional_text(key)
     if named in (None, "", "none"):
         return None
     identifier = re.sub(r"[^a-z0-9]+", "_", str(named).lower()).strip("_")
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,127}", identifier):
-        raise header.wrong("quantization", "a word")
+        raise fields.wrong(key, "a word")
     return identifier
+
+
+def _architecture(config: Fields) -> str | None:
+    named = config.texts("architectures") if config.raw.get("architectures") is not None else ()
+    return next((name for name in named if name), None)
 
 
 def _checked(description: OlderDescription) -> OlderDescription:

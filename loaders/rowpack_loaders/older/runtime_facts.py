@@ -18,8 +18,8 @@ ABSENT_TOKEN = -1
 LARGEST_SIZE = 2**31 - 1
 """Loaders of that time held sizes in 32 bits."""
 
-MOST_LAYERS = 1000
-"""Far more than any model has; a state table is made from the number, so it is bounded before it is believed."""
+MOST_LAYERS = 256
+"""More than any model has: a state table is made of the number, and the manifest must end in the first MiB."""
 
 LAYOUT_KEY = "decoder_engine_layout"
 PRECISION_KEY = "precision"

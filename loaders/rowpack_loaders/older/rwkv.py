@@ -24,10 +24,16 @@ _STATES = (("shift", "attn"), ("shift", "ff"), ("wkv_num", "num"), ("wkv_den", "
 
 
 def check(runtime: Fields) -> None:
-    """Check the facts; an engine in several parts cannot be described."""
+    """Check the facts, and those that had one value only; an engine in several parts cannot be described."""
     KEYS.check(runtime)
-    if runtime.integer("tensor_parallel_size") != 1:
-        raise runtime.wrong("tensor_parallel_size", "1: a bundle holds whole engines")
+    for key, only in (
+        ("tensor_parallel_size", 1),
+        ("num_attention_heads", 1),
+        ("num_key_value_heads", 1),
+        ("head_dim", runtime.integer("hidden_size")),
+    ):
+        if runtime.integer(key) != only:
+            raise runtime.wrong(key, str(only))
 
 
 def states(runtime: Fields) -> list[dict[str, object]]:

@@ -27,6 +27,7 @@ from rowpack_loaders.older.description import RUNTIME_JSON, OlderDescription, re
 from rowpack_loaders.older.runtime_facts import PRECISION_KEY
 from rowpack_loaders.onnx_interface import OnnxInterface, OnnxTensor, read_onnx_interface
 from rowpack_loaders.section_names import case_twins, section_order, unportable_name_reason
+from rowpack_loaders.strict_json import parse_json_object
 from rowpack_loaders.version import __version__
 
 MIGRATION_TYPE = "urn:rowpack:migration:1"
@@ -278,14 +279,16 @@ def _todays_names(bundle: Bundle) -> dict[str, str]:
 
 
 def _runtime_json(container: Container, description: OlderDescription) -> bytes:
-    """Return ``runtime.json``: as stored, or made from the facts of a form that had none.
+    """Return ``runtime.json``: as stored, or made anew from the facts where the form had none or it said too little.
 
     Loaders that count its keys know two precisions; a bfloat16 engine shows them float32 tensors.
     """
-    if RUNTIME_JSON in container.sections and description.runtime.text(PRECISION_KEY) != "bf16":
-        return container.read_section(RUNTIME_JSON)
     precision = description.runtime.text(PRECISION_KEY)
     values = {**description.runtime.raw, PRECISION_KEY: "fp32" if precision == "bf16" else precision}
+    if RUNTIME_JSON in container.sections:
+        stored = container.read_section(RUNTIME_JSON)
+        if parse_json_object(stored, where=RUNTIME_JSON) == values:
+            return stored
     return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
 
