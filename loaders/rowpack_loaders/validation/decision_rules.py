@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem
-from rowpack_loaders.manifest import MANIFEST_SECTION, read_layout, read_states
+from rowpack_loaders.manifest import MANIFEST_SECTION
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
 
 LARGEST = 2**63
@@ -13,7 +13,7 @@ LARGEST = 2**63
 
 def decision_matches_layout(subject: Subject) -> Iterator[Finding]:
     """The recorded decision is for the layout the bundle has."""
-    layout = read_layout(subject.manifest, MANIFEST_SECTION)
+    layout = subject.layout
     decision = subject.manifest_fields.optional_child("layout_decision")
     if decision is not None and decision.text("layout") != layout:
         yield Problem(
@@ -30,7 +30,7 @@ def decision_numbers_are_those_of_the_bundle(subject: Subject) -> Iterator[Findi
     decision = subject.manifest_fields.optional_child("layout_decision")
     if decision is None:
         return
-    states = read_states(subject.manifest, MANIFEST_SECTION)
+    states = subject.states
     weights = subject.manifest_fields.optional_child("weights")
     capacity = decision.optional_integer("capacity_bytes")
     wanted = {

@@ -6,15 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem
-from rowpack_loaders.manifest import (
-    MANIFEST_SECTION,
-    EngineRecord,
-    TensorRecord,
-    read_engines,
-    read_layout,
-    read_limits,
-    read_tokens,
-)
+from rowpack_loaders.manifest import MANIFEST_SECTION, TensorRecord
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
 
 ENGINES_OF_LAYOUT = {"single": ["decode"], "split": ["decode", "prefill"]}
@@ -31,8 +23,8 @@ OUTPUT_ROLES = {"logits": (1, 1, "float32")}
 
 def layout_matches_engines(subject: Subject) -> Iterator[Finding]:
     """A single bundle has a decode engine, a split one a prefill engine too, in sections named after them."""
-    layout = read_layout(subject.manifest, MANIFEST_SECTION)
-    engines = _engines(subject)
+    layout = subject.layout
+    engines = subject.engines
     wanted = ENGINES_OF_LAYOUT[layout]
     if sorted(engines) != wanted:
         yield Problem(
@@ -57,7 +49,7 @@ def layout_matches_engines(subject: Subject) -> Iterator[Finding]:
 
 def engine_sections_have_their_names(subject: Subject) -> Iterator[Finding]:
     """Old loaders find the decode engine by its name; prefill engines stand beside it."""
-    for use, engine in _engines(subject).items():
+    for use, engine in subject.engines.items():
         stem = "engine" if use == "decode" else use
         if engine.section not in (f"{stem}.onnx", f"{stem}.plan"):
             yield Problem(
@@ -71,8 +63,8 @@ def engine_sections_have_their_names(subject: Subject) -> Iterator[Finding]:
 
 def row_ranges_fit(subject: Subject) -> Iterator[Finding]:
     """The decode engine takes one row, the prefill engine 1 to ``prefill_rows``, tuned for some number between."""
-    limits = read_limits(subject.manifest, MANIFEST_SECTION)
-    for use, engine in _engines(subject).items():
+    limits = subject.limits
+    for use, engine in subject.engines.items():
         rows = engine.rows
         most = 1 if use == "decode" else limits.prefill_rows
         if not (rows.min == 1 <= rows.opt <= rows.max == most <= MOST_PREFILL_ROWS):
@@ -87,7 +79,7 @@ def row_ranges_fit(subject: Subject) -> Iterator[Finding]:
 
 def tensor_names_are_unique(subject: Subject) -> Iterator[Finding]:
     """No two inputs and no two outputs of an engine share a name."""
-    for use, engine in _engines(subject).items():
+    for use, engine in subject.engines.items():
         for kind, tensors in (("inputs", engine.inputs), ("outputs", engine.outputs)):
             for name, count in Counter(tensor.name for tensor in tensors).items():
                 if count > 1:
@@ -102,14 +94,14 @@ def tensor_names_are_unique(subject: Subject) -> Iterator[Finding]:
 
 def roles_are_complete(subject: Subject) -> Iterator[Finding]:
     """Each engine has one token input and one logits output, at most one position and mask, of the right dtype."""
-    for use, engine in _engines(subject).items():
+    for use, engine in subject.engines.items():
         yield from _check_roles(engine.inputs, INPUT_ROLES, f"{MANIFEST_SECTION}#/engines/{use}/inputs")
         yield from _check_roles(engine.outputs, OUTPUT_ROLES, f"{MANIFEST_SECTION}#/engines/{use}/outputs")
 
 
 def row_inputs_have_row_shapes(subject: Subject) -> Iterator[Finding]:
     """Token, position and mask have one entry a row."""
-    for use, engine in _engines(subject).items():
+    for use, engine in subject.engines.items():
         wanted = _rows_of(use)
         for index, tensor in enumerate(engine.inputs):
             dimensions = {"token_id": 1, "position_id": 1, "attention_mask": 2}.get(tensor.role)
@@ -127,8 +119,8 @@ def row_inputs_have_row_shapes(subject: Subject) -> Iterator[Finding]:
 
 def logits_are_one_vocabulary_row(subject: Subject) -> Iterator[Finding]:
     """Logits are those of the last row, one for each token id."""
-    vocab_size = read_tokens(subject.manifest, MANIFEST_SECTION).vocab_size
-    for use, engine in _engines(subject).items():
+    vocab_size = subject.tokens.vocab_size
+    for use, engine in subject.engines.items():
         for index, tensor in enumerate(engine.outputs):
             if tensor.role == "logits" and tensor.shape != (1, vocab_size):
                 yield Problem(
@@ -138,10 +130,6 @@ def logits_are_one_vocabulary_row(subject: Subject) -> Iterator[Finding]:
                     found=str(list(tensor.shape)),
                     expected=f"[1, {vocab_size}]",
                 )
-
-
-def _engines(subject: Subject) -> dict[str, EngineRecord]:
-    return read_engines(subject.manifest, MANIFEST_SECTION)
 
 
 def _rows_of(use: str) -> int | str:

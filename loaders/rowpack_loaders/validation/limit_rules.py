@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem
-from rowpack_loaders.manifest import MANIFEST_SECTION, read_limits, read_states, read_tokens
+from rowpack_loaders.manifest import MANIFEST_SECTION
 from rowpack_loaders.validation.subject import Finding, Rule, Subject, Warned
 
 
 def token_ids_are_in_vocabulary(subject: Subject) -> Iterator[Finding]:
     """Special tokens have ids that the engine can take and give."""
-    tokens = read_tokens(subject.manifest, MANIFEST_SECTION)
+    tokens = subject.tokens
     places = {f"/tokens/eos/{index}": token for index, token in enumerate(tokens.eos)}
     if tokens.bos is not None:
         places["/tokens/bos"] = tokens.bos
@@ -31,7 +31,7 @@ def token_ids_are_in_vocabulary(subject: Subject) -> Iterator[Finding]:
 
 def eos_ids_are_listed_once(subject: Subject) -> Iterator[Finding]:
     """Ids that end a sequence are listed once each, with all their sources."""
-    for token_id, count in Counter(read_tokens(subject.manifest, MANIFEST_SECTION).eos_ids).items():
+    for token_id, count in Counter(subject.tokens.eos_ids).items():
         if count > 1:
             yield Problem(
                 "token_id_duplicate",
@@ -44,7 +44,7 @@ def eos_ids_are_listed_once(subject: Subject) -> Iterator[Finding]:
 
 def vocabulary_sizes_agree(subject: Subject) -> Iterator[Finding]:
     """The vocabulary of the tokens is that of the model."""
-    of_tokens = read_tokens(subject.manifest, MANIFEST_SECTION).vocab_size
+    of_tokens = subject.tokens.vocab_size
     of_model = subject.manifest_fields.child("model").child("hyper_parameters").integer("vocab_size")
     if of_tokens != of_model:
         yield Problem(
@@ -58,8 +58,8 @@ def vocabulary_sizes_agree(subject: Subject) -> Iterator[Finding]:
 
 def cache_fits_positions(subject: Subject) -> Iterator[Finding]:
     """A cache longer than what the model was trained for works, but its end is untried."""
-    limits = read_limits(subject.manifest, MANIFEST_SECTION)
-    bounded = any(state.update == "append_rows" for state in read_states(subject.manifest, MANIFEST_SECTION))
+    limits = subject.limits
+    bounded = any(state.update == "append_rows" for state in subject.states)
     most = limits.max_position_embeddings
     if bounded and most is not None and limits.max_cache_length > most:
         yield Warned(

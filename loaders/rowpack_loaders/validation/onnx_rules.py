@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem, RowpackError
-from rowpack_loaders.manifest import MANIFEST_SECTION, EngineRecord, TensorRecord, read_engines
+from rowpack_loaders.manifest import MANIFEST_SECTION, EngineRecord, TensorRecord
 from rowpack_loaders.manifest_fields import Fields
 from rowpack_loaders.onnx_interface import OnnxInterface, OnnxTensor, read_onnx_interface
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
@@ -109,7 +109,7 @@ def weight_references_are_inside(subject: Subject) -> Iterator[Finding]:
 
 def every_weight_is_used(subject: Subject) -> Iterator[Finding]:
     """Each tensor of the weight section is a weight of some engine; others would be bytes nobody reaches."""
-    engines = read_engines(subject.manifest, MANIFEST_SECTION)
+    engines = subject.engines
     if subject.weight_tensors is None or subject.onnx_interfaces.keys() != engines.keys():
         return
     used = {weight.name for interface in subject.onnx_interfaces.values() for weight in interface.weights}
@@ -125,7 +125,7 @@ def every_weight_is_used(subject: Subject) -> Iterator[Finding]:
 
 
 def _onnx_engines(subject: Subject) -> Iterator[tuple[str, EngineRecord]]:
-    for use, engine in read_engines(subject.manifest, MANIFEST_SECTION).items():
+    for use, engine in subject.engines.items():
         if engine.section.endswith(ONNX_SUFFIX) and subject.section(engine.section) is not None:
             yield use, engine
 

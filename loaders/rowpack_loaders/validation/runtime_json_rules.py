@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem
-from rowpack_loaders.manifest import MANIFEST_SECTION, SpecialToken, read_limits, read_tokens
+from rowpack_loaders.manifest import SpecialToken
 from rowpack_loaders.schema_data import schema_names
 from rowpack_loaders.strict_json import parse_json_object
 from rowpack_loaders.validation.schema_check import schema_problems
@@ -45,14 +45,14 @@ def runtime_json_matches_manifest(subject: Subject) -> Iterator[Finding]:
     if parsed is None:
         return
     manifest = subject.manifest_fields
-    tokens = read_tokens(subject.manifest, MANIFEST_SECTION)
+    tokens = subject.tokens
     precision = manifest.child("model").text("precision")
     hyper_parameters = manifest.child("model").child("hyper_parameters")
     wanted: dict[str, tuple[object, ...]] = {
         "vocab_size": (tokens.vocab_size,),
         "hidden_size": (hyper_parameters.integer("hidden_size"),),
         "precision": (_PRECISION_WORDS.get(precision, precision),),
-        "max_cache_length": (read_limits(subject.manifest, MANIFEST_SECTION).max_cache_length,),
+        "max_cache_length": (subject.limits.max_cache_length,),
         "decoder_engine_layout": (manifest.child("runtime_json").text("decoder_engine_layout"),),
         "eos_token_id": tokens.eos_ids or (ABSENT_TOKEN,),
         "bos_token_id": _token_or_absent(tokens.bos),

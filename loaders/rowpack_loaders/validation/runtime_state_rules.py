@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from rowpack_loaders.errors import Problem
-from rowpack_loaders.manifest import MANIFEST_SECTION, StateRecord, read_states
+from rowpack_loaders.manifest import StateRecord
 from rowpack_loaders.strict_json import is_json_integer
 from rowpack_loaders.validation.runtime_json_rules import runtime_json_section
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
@@ -23,7 +23,7 @@ def runtime_json_matches_states(subject: Subject) -> Iterator[Finding]:
     compare = _COMPARISONS.get(subject.container.family)
     if parsed is None or compare is None:
         return
-    for key, found, wanted in compare(parsed, read_states(subject.manifest, MANIFEST_SECTION)):
+    for key, found, wanted in compare(parsed, subject.states):
         if found is not None and found != wanted:  # the schema has told what is missing
             yield Problem(
                 "runtime_json_state_mismatch",

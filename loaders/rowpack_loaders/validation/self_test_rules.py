@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem
 from rowpack_loaders.golden import DECODED_LIMIT_BYTES, unpack_golden
-from rowpack_loaders.manifest import MANIFEST_SECTION, read_limits, read_states, read_tokens
+from rowpack_loaders.manifest import MANIFEST_SECTION
 from rowpack_loaders.manifest_fields import Fields
 from rowpack_loaders.validation.schema_check import schema_problems
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
@@ -44,9 +44,9 @@ def golden_tokens_fit_model(subject: Subject) -> Iterator[Finding]:
     golden = subject.golden
     if self_test is None or not isinstance(golden, dict) or not isinstance(golden.get("cases"), list):
         return
-    vocab_size = read_tokens(subject.manifest, MANIFEST_SECTION).vocab_size
-    bounded = any(state.update == "append_rows" for state in read_states(subject.manifest, MANIFEST_SECTION))
-    most = read_limits(subject.manifest, MANIFEST_SECTION).max_cache_length
+    vocab_size = subject.tokens.vocab_size
+    bounded = any(state.update == "append_rows" for state in subject.states)
+    most = subject.limits.max_cache_length
     for index, case in enumerate(golden["cases"]):
         where = f"{self_test.text('section')}#/cases/{index}"
         prompt, greedy = _ids(case, "prompt_ids"), _ids(case, "greedy_ids")

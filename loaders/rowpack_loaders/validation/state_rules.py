@@ -6,15 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem
-from rowpack_loaders.manifest import (
-    MANIFEST_SECTION,
-    EngineRecord,
-    StateRecord,
-    TensorRecord,
-    read_engines,
-    read_limits,
-    read_states,
-)
+from rowpack_loaders.manifest import MANIFEST_SECTION, EngineRecord, StateRecord, TensorRecord
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
 
 APPENDED_ROLES = ("key", "value")
@@ -22,7 +14,7 @@ APPENDED_ROLES = ("key", "value")
 
 def state_tensors_are_unique(subject: Subject) -> Iterator[Finding]:
     """No two states share an input or an output."""
-    states = _states(subject)
+    states = subject.states
     for kind, names in (("input", [s.input for s in states]), ("output", [s.output for s in states])):
         for name, count in Counter(names).items():
             if count > 1:
@@ -37,9 +29,9 @@ def state_tensors_are_unique(subject: Subject) -> Iterator[Finding]:
 
 def states_are_engine_tensors(subject: Subject) -> Iterator[Finding]:
     """Each state is an input and an output of every engine, in the role state."""
-    for use, engine in _engines(subject).items():
+    for use, engine in subject.engines.items():
         inputs, outputs = _state_tensors(engine)
-        for index, state in enumerate(_states(subject)):
+        for index, state in enumerate(subject.states):
             for kind, name, tensors in (("input", state.input, inputs), ("output", state.output, outputs)):
                 if name not in tensors:
                     yield Problem(
@@ -53,9 +45,9 @@ def states_are_engine_tensors(subject: Subject) -> Iterator[Finding]:
 
 def engine_states_are_listed(subject: Subject) -> Iterator[Finding]:
     """Each engine tensor in the role state belongs to a state of the table."""
-    states = _states(subject)
+    states = subject.states
     listed = ({state.input for state in states}, {state.output for state in states})
-    for use, engine in _engines(subject).items():
+    for use, engine in subject.engines.items():
         for kind, tensors, names in zip(("inputs", "outputs"), (engine.inputs, engine.outputs), listed, strict=True):
             for index, tensor in enumerate(tensors):
                 if tensor.role == "state" and tensor.name not in names:
@@ -110,8 +102,8 @@ def state_shapes_agree(subject: Subject) -> Iterator[Finding]:
 
 def appended_states_hold_the_cache(subject: Subject) -> Iterator[Finding]:
     """An appended state has one row for each token a sequence may have."""
-    most = read_limits(subject.manifest, MANIFEST_SECTION).max_cache_length
-    for index, state in enumerate(_states(subject)):
+    most = subject.limits.max_cache_length
+    for index, state in enumerate(subject.states):
         if state.update == "append_rows" and state.shape[:1] != (most,):
             yield Problem(
                 "state_rows_mismatch",
@@ -124,7 +116,7 @@ def appended_states_hold_the_cache(subject: Subject) -> Iterator[Finding]:
 
 def updates_fit_roles(subject: Subject) -> Iterator[Finding]:
     """Keys and values are appended and can be rewound; every other state is replaced and cannot."""
-    for index, state in enumerate(_states(subject)):
+    for index, state in enumerate(subject.states):
         appended = state.role in APPENDED_ROLES
         if (state.update == "append_rows", state.rewindable) != (appended, appended):
             yield Problem(
@@ -138,7 +130,7 @@ def updates_fit_roles(subject: Subject) -> Iterator[Finding]:
 
 def layers_have_each_state_once(subject: Subject) -> Iterator[Finding]:
     """A layer has one state of a role; time and channel mixing of a layer shift by one each."""
-    for (layer, role), count in Counter((state.layer, state.role) for state in _states(subject)).items():
+    for (layer, role), count in Counter((state.layer, state.role) for state in subject.states).items():
         most = 2 if role == "shift" else 1
         if count > most:
             yield Problem(
@@ -152,7 +144,7 @@ def layers_have_each_state_once(subject: Subject) -> Iterator[Finding]:
 
 def caches_come_in_pairs(subject: Subject) -> Iterator[Finding]:
     """A layer with keys has values, of the same number of rows and the same dtype."""
-    states = _states(subject)
+    states = subject.states
     keys, values = (
         {state.layer: (state.shape[:1], state.dtype) for state in states if state.role == role}
         for role in APPENDED_ROLES
@@ -168,14 +160,6 @@ def caches_come_in_pairs(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _states(subject: Subject) -> tuple[StateRecord, ...]:
-    return read_states(subject.manifest, MANIFEST_SECTION)
-
-
-def _engines(subject: Subject) -> dict[str, EngineRecord]:
-    return read_engines(subject.manifest, MANIFEST_SECTION)
-
-
 def _state_tensors(engine: EngineRecord) -> tuple[dict[str, TensorRecord], dict[str, TensorRecord]]:
     inputs = {tensor.name: tensor for tensor in engine.inputs if tensor.role == "state"}
     outputs = {tensor.name: tensor for tensor in engine.outputs if tensor.role == "state"}
@@ -184,8 +168,8 @@ def _state_tensors(engine: EngineRecord) -> tuple[dict[str, TensorRecord], dict[
 
 def _state_uses(subject: Subject) -> Iterator[tuple[StateRecord, int, str, str, TensorRecord]]:
     """Yield each state with its index, and each engine tensor that carries it with the engine and its kind."""
-    states = _states(subject)
-    for use, engine in _engines(subject).items():
+    states = subject.states
+    for use, engine in subject.engines.items():
         inputs, outputs = _state_tensors(engine)
         for index, state in enumerate(states):
             if state.input in inputs:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from rowpack_loaders import manifest as records
 from rowpack_loaders.container import Container
 from rowpack_loaders.container_header import SectionRange
 from rowpack_loaders.errors import Problem
@@ -74,6 +75,31 @@ class Subject:
     def manifest_fields(self) -> Fields:
         """The manifest, to read typed fields from."""
         return Fields(self.manifest, "", MANIFEST_SECTION)
+
+    @cached_property
+    def layout(self) -> str:
+        """The manifest's ``decoder_engine_layout``; like the records below, ``manifest_malformed`` where it is bad."""
+        return records.read_layout(self.manifest, MANIFEST_SECTION)
+
+    @cached_property
+    def engines(self) -> dict[str, records.EngineRecord]:
+        """The manifest's engines by use."""
+        return records.read_engines(self.manifest, MANIFEST_SECTION)
+
+    @cached_property
+    def states(self) -> tuple[records.StateRecord, ...]:
+        """The manifest's state table."""
+        return records.read_states(self.manifest, MANIFEST_SECTION)
+
+    @cached_property
+    def limits(self) -> records.Limits:
+        """The manifest's limits."""
+        return records.read_limits(self.manifest, MANIFEST_SECTION)
+
+    @cached_property
+    def tokens(self) -> records.Tokens:
+        """The manifest's tokens."""
+        return records.read_tokens(self.manifest, MANIFEST_SECTION)
 
     @cached_property
     def trailer(self) -> dict[str, object] | None:
