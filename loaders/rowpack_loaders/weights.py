@@ -11,13 +11,14 @@ import numpy.typing as npt
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.safetensors_header import parse_header
 
-# bfloat16 is unknown to numpy; its 16 bits are viewed as an integer and named again where a runtime takes
-# them.
+# bfloat16 and float8 are unknown to numpy; their bits are viewed as integers and named again where a runtime
+# takes them.
 VIEW_DTYPES: dict[str, npt.DTypeLike] = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
     "BF16": "<u2",
+    "F8_E4M3": "u1",
     "I64": "<i8",
     "I32": "<i4",
     "I16": "<i2",
@@ -32,7 +33,10 @@ VIEW_DTYPES: dict[str, npt.DTypeLike] = {
 
 @dataclass(frozen=True)
 class WeightView:
-    """One weight: its safetensors dtype, and a read-only array over the mapped bytes (bfloat16 as uint16)."""
+    """One weight: its safetensors dtype, and a read-only array over the mapped bytes.
+
+    Types that numpy does not know are unsigned integers of their width.
+    """
 
     dtype: str
     array: npt.NDArray[Any]

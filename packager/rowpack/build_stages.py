@@ -64,9 +64,9 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     """
     progress = progress or Progress()
     backend = find_backend(request.backend)
-    backend.check_precision(request.precision)
+    backend.check_precision(request.precision, request.quantization)
     source_date()  # refused now rather than after hours, if it is wrong
-    builder = backend.open_builder(request.engine_options)
+    builder = backend.open_builder(request.engine_options, request.quantization)
     with progress.stage("checkpoint", str(request.checkpoint)):
         checkpoint = open_checkpoint(request.checkpoint, allow_missing_tokenizer=request.allow_missing_tokenizer)
     with checkpoint, ThreadPoolExecutor(1, thread_name_prefix="input-sha256") as hasher:
@@ -124,7 +124,7 @@ def _build_into(
     """Write every section, verify on the unpublished file, and publish."""
     from rowpack.graph.model import serialize
 
-    may_split = request.decoder_engine_layout != "single" and backend.split_veto() is None
+    may_split = request.decoder_engine_layout != "single" and backend.split_veto(request.quantization) is None
     exported, graphs = _graphs(prepared, request.prefill_rows, backend, split=may_split, progress=progress)
     decision = decide(request, prepared, backend, graphs)
     if decision.layout == "single":
@@ -246,12 +246,13 @@ def _verify(
             exported,
             weights,
             lambda kind: stage.describe(f"prompt {kind!r}"),
+            quantization=facts.quantization,
         )
     vectors = GoldenVectors("rowpack exported graph", __version__, result.cases)
     writer.add_section(
         GOLDEN_SECTION, encode_golden(vectors), media_type="application/msgpack", encoding="zstd", required=False
     )
-    self_test = SelfTestFacts(len(result.cases), tolerance(facts.precision), backend.executed)
+    self_test = SelfTestFacts(len(result.cases), tolerance(facts.precision, facts.quantization), backend.executed)
     return replace(facts, self_test=self_test), dict(result.worst_error)
 
 
@@ -268,6 +269,7 @@ def _manifest_facts(
         model_id=request.model_id or request.checkpoint.absolute().name,
         revision=request.revision,
         precision=request.precision,
+        quantization=request.quantization,
         model=prepared.model,
         inputs=inputs,
         decision=decision,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rowpack.families import family_named
 from rowpack.families.declaration import ModelDescription
+from rowpack.quantization import quantized_tensors, scale_name
 from rowpack.weights import WEIGHTS_SECTION, WeightPlan
 
 if TYPE_CHECKING:
@@ -13,10 +14,16 @@ if TYPE_CHECKING:
 
 
 def export_graph(model: ModelDescription, plan: WeightPlan, precision: str) -> onnx.ModelProto:
-    """Return the exported model; its initializers refer to ``weights.safetensors`` at the plan's offsets."""
+    """Return the exported model; its initializers refer to ``weights.safetensors`` at the plan's offsets.
+
+    Quantised projections are part of the model: what engines compute is compared with them.
+    """
+    from rowpack.graph.dtypes import work_dtype
     from rowpack.graph.emitter import Emitter
     from rowpack.graph.model import export_model, new_graph
     from rowpack.onnx_ops import MIXERS, function
+    from rowpack.surgery.quantized_projections import QuantizeProjections
+    from rowpack.surgery.surgery_pass import run_passes
 
     graph = new_graph(f"{model.family}_exported")
     emitter = Emitter(graph)
@@ -32,5 +39,9 @@ def export_graph(model: ModelDescription, plan: WeightPlan, precision: str) -> o
         for placed in plan.tensors
     }
     family_named(model.family).emit(model, precision, emitter, weights)
+    quantized = quantized_tensors(model)
+    if quantized:
+        scales = {name: weights[scale_name(name)] for name in quantized}
+        run_passes(graph, [QuantizeProjections(quantized, scales, work_dtype(precision))])
     called = {node.op for node in graph.nodes if node.domain}
     return export_model(graph, [function(name) for name in MIXERS if name in called])

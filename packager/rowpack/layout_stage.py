@@ -32,7 +32,7 @@ def decide(
         state_bytes=prepared.model.state_bytes,
         key_value_bytes_per_token=prepared.model.key_value_bytes_per_token,
         capacity=find_capacity(request.target_memory_bytes, request.target_gpu, on_gpu=backend.on_gpu),
-        veto=backend.split_veto(),
+        veto=backend.split_veto(request.quantization),
     )
 
 

@@ -11,6 +11,7 @@ from rowpack.families import find_family
 from rowpack.families.declaration import Family, ModelDescription
 from rowpack.gate import RequestedLayout
 from rowpack.prefill_rows import MAX_PREFILL_ROWS, check_prefill_rows
+from rowpack.quantization import check_quantization, quantize
 from rowpack.special_tokens import SpecialTokens, read_special_tokens
 from rowpack.weights import WeightPlan, plan_weights
 from rowpack_loaders.devices.published_gpus import PublishedGpu, find_published_gpu
@@ -34,6 +35,7 @@ class BuildRequest:
     output: Path
     backend: str = "ort"
     precision: str = "fp32"
+    quantization: str | None = None
     max_sequence_length: int | None = None
     decoder_engine_layout: RequestedLayout = "auto"
     target_memory_bytes: int | None = None
@@ -67,6 +69,7 @@ class BuildRequest:
                 expected="raw",
                 remedy="Leave --plan-encoding out, or tell those loaders --runtime-json single.",
             )
+        check_quantization(self.quantization, self.precision)
         if self.target_gpu is not None:
             find_published_gpu(self.target_gpu)
         check_prefill_rows(self.prefill_rows)
@@ -125,6 +128,8 @@ def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedMode
             )
         length = positions
         model = family.describe(checkpoint.config, names, request.precision, length)
+    if request.quantization is not None:
+        model = quantize(model)
     raise_problems(
         check_tensors(checkpoint, model.required_tensors, ignored_prefixes=model.ignored_prefixes),
         checkpoint.path,

@@ -157,7 +157,7 @@ class _WrongEngines(OrtBackend):
     def __init__(self, role: str) -> None:
         self._role = role
 
-    def open_builder(self, options: EngineOptions) -> OrtBuilder:
+    def open_builder(self, options: EngineOptions, quantization: str | None = None) -> OrtBuilder:
         return _WrongBuilder(self._role)
 
 

@@ -35,6 +35,7 @@ class Preparation:
     folder: Path
     precision: str = "fp32"
     prefill_rows: int = 16
+    quantization: str | None = None
     model: PreparedModel = field(init=False)
     weights: FileRange = field(init=False)
 
@@ -43,6 +44,7 @@ class Preparation:
             self.checkpoint,
             self.folder / "unused.bundle",
             precision=self.precision,
+            quantization=self.quantization,
             max_sequence_length=CACHE_ROWS,
             prefill_rows=self.prefill_rows,
         )
@@ -69,10 +71,11 @@ def build_plan(
     role: str = "decode",
     options: EngineOptions = NO_OPTIONS,
     order: EngineOrder | None = None,
+    quantization: str | None = None,
 ) -> tuple[bytes, BuiltEngine, list[str]]:
     """Build one plan; return its bytes, the record, and what progress said."""
     told: list[str] = []
-    builder = backend.open_builder(options)
+    builder = backend.open_builder(options, quantization)
     build = builder.build_engine(order or preparation.orders[role], preparation.weights, told.append)
     plan = b"".join(bytes(piece) for piece in build.pieces())
     return plan, build.result(), told

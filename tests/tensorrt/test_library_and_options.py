@@ -173,6 +173,27 @@ def test_each_flavour_takes_its_own_options() -> None:
     check_options(TENSORRT_RTX, EngineOptions(("8.9",), None, False, 2**20))
 
 
+def test_eight_bit_products_need_newer_gpus() -> None:
+    def chosen(flavour: Flavour, facts: dict[str, Any], **options: Any) -> Any:
+        return open_library(here(flavour), EngineOptions(**options), lambda modules: facts, "fp8")
+
+    assert chosen(TENSORRT_RTX, RTX_FACTS).capabilities == ("8.9", "12.0")
+    assert chosen(TENSORRT, TRT_FACTS).capabilities == ("9.0",)
+    for flavour, facts, options, found in (
+        (TENSORRT_RTX, RTX_FACTS, {"compute_capabilities": ("8.0", "8.6", "8.9")}, "8.0, 8.6"),
+        (TENSORRT, {**TRT_FACTS, "device": "8.6"}, {}, "8.6"),
+    ):
+        with pytest.raises(RowpackError) as caught:
+            chosen(flavour, facts, **options)
+        assert (caught.value.code, caught.value.problem.found) == ("quantization_unsupported", found)
+        assert caught.value.problem.expected == "8.9 or newer"
+
+
+def test_onnx_runtime_has_no_eight_bit_products() -> None:
+    with pytest.raises(RowpackError, match="quantization_unsupported"):
+        OrtBackend().check_precision("fp16", "fp8")
+
+
 @pytest.mark.parametrize("options", [{"workspace_bytes": 1}, {"compute_capabilities": ("8.9",)}])
 def test_onnx_runtime_takes_none(options: dict[str, Any]) -> None:
     with pytest.raises(RowpackError) as caught:

@@ -34,6 +34,7 @@ class ManifestFacts:
     model_id: str
     revision: str | None
     precision: str
+    quantization: str | None
     model: ModelDescription
     inputs: Sequence[Mapping[str, object]]
     decision: LayoutDecision
@@ -64,7 +65,7 @@ def build_manifest(facts: ManifestFacts) -> dict[str, object]:
             "architecture": model.architecture,
             "parameter_count": model.parameter_count,
             "precision": facts.precision,
-            "quantization": None,
+            "quantization": facts.quantization,
             "hyper_parameters": dict(model.hyper_parameters),
             "inputs": [dict(entry) for entry in facts.inputs],
         },

@@ -196,8 +196,8 @@ class Backend(Protocol):
     """Whether the bundle carries a weight section; engines that hold their weights need none."""
     executed: Executed
 
-    def check_precision(self, precision: str) -> None:
-        """Raise RowpackError ``precision_unsupported`` where the backend cannot run ``precision``."""
+    def check_precision(self, precision: str, quantization: str | None = None) -> None:
+        """Raise RowpackError where the backend cannot run ``precision``, or projections in ``quantization``."""
         ...
 
     def graph_form(self, capacity_rows: int) -> GraphForm:
@@ -216,10 +216,10 @@ class Backend(Protocol):
         """Return what building one engine takes of this machine's memory outside this process, at most."""
         ...
 
-    def split_veto(self) -> SplitVeto | None:
+    def split_veto(self, quantization: str | None = None) -> SplitVeto | None:
         """Return why a pair can never be built, or None."""
         ...
 
-    def open_builder(self, options: EngineOptions) -> EngineBuilder:
+    def open_builder(self, options: EngineOptions, quantization: str | None = None) -> EngineBuilder:
         """Return a builder; raises RowpackError for options it cannot take and for what is not installed."""
         ...

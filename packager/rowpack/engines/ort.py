@@ -30,8 +30,8 @@ class OrtBackend:
     weights_in_bundle = True
     executed: Executed = "engines"
 
-    def check_precision(self, precision: str) -> None:
-        """Refuse bfloat16, which ONNX Runtime's CPU provider has no products for."""
+    def check_precision(self, precision: str, quantization: str | None = None) -> None:
+        """Refuse bfloat16 and quantised projections, which ONNX Runtime's CPU provider has no products for."""
         if precision not in PRECISIONS:
             raise RowpackError(
                 "precision_unsupported",
@@ -40,6 +40,15 @@ class OrtBackend:
                 found=precision,
                 expected=", ".join(PRECISIONS),
                 remedy="Build with --precision fp32 (fastest on the CPU); rowpack export-onnx writes bf16 graphs.",
+            )
+        if quantization is not None:
+            raise RowpackError(
+                "quantization_unsupported",
+                "ONNX Runtime's CPU provider would widen these projections to float32",
+                where="--quantization",
+                found=quantization,
+                expected="no quantization",
+                remedy="Use --backend trt_rtx or trt, or leave the quantization out.",
             )
 
     def graph_form(self, capacity_rows: int) -> GraphForm:
@@ -58,11 +67,11 @@ class OrtBackend:
         """Nothing is compiled."""
         return 0
 
-    def split_veto(self) -> SplitVeto | None:
+    def split_veto(self, quantization: str | None = None) -> SplitVeto | None:
         """Any graph with free rows runs."""
         return None
 
-    def open_builder(self, options: EngineOptions) -> OrtBuilder:
+    def open_builder(self, options: EngineOptions, quantization: str | None = None) -> OrtBuilder:
         """Refuse options for compilers: nothing is compiled ahead of time."""
         if options.given:
             raise RowpackError(

@@ -27,7 +27,9 @@ class WeightSpec:
     """One tensor of the bundle's weight section.
 
     Its rows are those of ``sources`` one after the other. ``transform`` maps float32 rows to float32 rows of the
-    same count before the cast to ``dtype``; without one the values are only cast.
+    same count before the cast to ``dtype``; without one the values are only cast. ``quantizable`` marks the large
+    projections whose values survive a coarse type: never gates, decays, convolutions, norms or embeddings.
+    ``derived`` marks what is computed from a tensor that is stored besides, and holds no parameters of its own.
     """
 
     name: str
@@ -35,6 +37,8 @@ class WeightSpec:
     shape: tuple[int, ...]
     sources: tuple[WeightSource, ...]
     transform: Transform | None = None
+    quantizable: bool = False
+    derived: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class ModelDescription:
     @property
     def parameter_count(self) -> int:
         """Number of values in the tensors the bundle holds; tied tensors once."""
-        return sum(math.prod(spec.shape) for spec in self.weights)
+        return sum(math.prod(spec.shape) for spec in self.weights if not spec.derived)
 
     @property
     def required_tensors(self) -> dict[str, tuple[int, ...]]:

@@ -14,6 +14,7 @@ _ONNX = {
     "float32": int(TensorProto.FLOAT),
     "float16": int(TensorProto.FLOAT16),
     "bfloat16": int(TensorProto.BFLOAT16),
+    "float8_e4m3fn": int(TensorProto.FLOAT8E4M3FN),
     "int32": int(TensorProto.INT32),
     "int64": int(TensorProto.INT64),
     "bool": int(TensorProto.BOOL),
@@ -22,10 +23,11 @@ _NUMPY: dict[str, Any] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
     "int32": np.dtype(np.int32),
     "int64": np.dtype(np.int64),
 }
-_SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3"}
 
 WORK_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """The element type of projections, residual stream and caches for each ``--precision``."""

@@ -15,7 +15,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from rowpack.graph.dtypes import dtype_name, onnx_type
+from rowpack.graph.dtypes import dtype_name, numpy_dtype, onnx_type
 
 Tensor = Any  # gs.Variable or gs.Constant; graphsurgeon carries no type information
 
@@ -97,8 +97,14 @@ class Emitter:
         return tensors
 
     def constant(self, name: str, values: np.ndarray[Any, Any]) -> Tensor:
-        """Return a constant shared by the whole graph under ``constants.<name>``."""
-        values = np.ascontiguousarray(values)
+        """Return a constant shared by the whole graph under ``constants.<name>``; it has at least one dimension."""
+        return self._shared_constant(name, np.ascontiguousarray(values))
+
+    def scalar(self, name: str, value: float, dtype: str) -> Tensor:
+        """Return a constant without dimensions, as the scales of quantising operators are."""
+        return self._shared_constant(name, np.array(value, numpy_dtype(dtype)))
+
+    def _shared_constant(self, name: str, values: np.ndarray[Any, Any]) -> Tensor:
         key = (name, values.dtype.str, values.tobytes(), values.shape)
         constants = self._root._constants
         if key not in constants:

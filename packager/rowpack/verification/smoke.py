@@ -43,14 +43,19 @@ A step reads every weight once, so a loop over 64 rows of a 36 GB model would ta
 
 _TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
 
+_QUANTIZED_TOLERANCE = 0.25
+"""A value near the border of two eight-bit ones is rounded up in one order of the sums and down in the other, which
+moves it by a sixteenth. Measured on the small trained models, between graphs that mean the same: at most 0.1.
+"""
 
-def tolerance(precision: str) -> float:
+
+def tolerance(precision: str, quantization: str | None = None) -> float:
     """Return how far a logit may be off, relative to the row's largest magnitude, for one precision.
 
     fp32 is the project's bar for whole models; the half precisions carry their own rounding (2^-11, 2^-8) through
     every layer, and differently in each order of the sums.
     """
-    return _TOLERANCES[precision]
+    return max(_TOLERANCES[precision], _QUANTIZED_TOLERANCE if quantization else 0.0)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ def verify_engines(
     exported: bytes,
     weights: MappedSection,
     on_case: Callable[[str], None] = lambda kind: None,
+    *,
+    quantization: str | None = None,
 ) -> SmokeResult:
     """Compare token loop and chunks with the exported graph on the smoke prompts.
 
@@ -76,7 +83,7 @@ def verify_engines(
     ``verification_failed`` with every difference found.
     """
     model = describe_model(manifest)
-    limit = tolerance(model.precision)
+    limit = tolerance(model.precision, quantization)
     if model.precision == "bf16":
         engines, exported = {role: _widened(graph) for role, graph in engines.items()}, _widened(exported)
     references = _reference_cases(model, engines, exported, weights, limit, on_case)

@@ -129,6 +129,11 @@ def add_model_options(parser: ArgumentParser) -> None:
     parser.add_argument("--backend", default="ort", help="what will run the engines (default: ort)")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32")
     parser.add_argument(
+        "--quantization",
+        choices=("fp8",),
+        help="store the large projections in a smaller type (trt, trt_rtx; with fp16 or bf16)",
+    )
+    parser.add_argument(
         "--max-sequence-length",
         type=whole_number(1),
         metavar="N",
@@ -153,6 +158,7 @@ class ModelOptions(TypedDict):
 
     backend: str
     precision: str
+    quantization: str | None
     max_sequence_length: int | None
     prefill_rows: int
     allow_missing_tokenizer: bool
@@ -163,6 +169,7 @@ def model_options(arguments: Namespace) -> ModelOptions:
     return {
         "backend": arguments.backend,
         "precision": arguments.precision,
+        "quantization": arguments.quantization,
         "max_sequence_length": arguments.max_sequence_length,
         "prefill_rows": arguments.prefill_rows,
         "allow_missing_tokenizer": arguments.allow_missing_tokenizer,

@@ -35,8 +35,8 @@ class TensorRtBackend:
         self.name = flavour.backend
         self._ask = ask
 
-    def check_precision(self, precision: str) -> None:
-        """Refuse what is no precision of the library."""
+    def check_precision(self, precision: str, quantization: str | None = None) -> None:
+        """Refuse what is no precision of the library; every quantization is one of it."""
         if precision not in PRECISIONS:
             raise RowpackError(
                 "precision_unsupported",
@@ -62,14 +62,15 @@ class TensorRtBackend:
         """Count the compiler and its copy of the weights, without the file they are mapped from."""
         return BUILDER_BASE_BYTES + weight_bytes
 
-    def split_veto(self) -> SplitVeto | None:
+    def split_veto(self, quantization: str | None = None) -> SplitVeto | None:
         """Any graph with free rows compiles."""
         return None
 
-    def open_builder(self, options: EngineOptions) -> TensorRtBuilder:
+    def open_builder(self, options: EngineOptions, quantization: str | None = None) -> TensorRtBuilder:
         """Return a builder over the installed library."""
         check_options(self.flavour, options)
-        return TensorRtBuilder(self.flavour, open_library(self.flavour, options, self._ask), options)
+        library = open_library(self.flavour, options, self._ask, quantization)
+        return TensorRtBuilder(self.flavour, library, options)
 
 
 @dataclass(frozen=True)

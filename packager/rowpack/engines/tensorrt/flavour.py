@@ -65,6 +65,9 @@ TENSORRT_RTX = Flavour(
 OLDEST_DEFAULT_CAPABILITY = 80
 """Compute capability 8.0. Turing (7.5) must be asked for: it has no float32 products in this compiler."""
 
+OLDEST_QUANTIZED_CAPABILITIES = {"fp8": 89}
+"""The oldest GPUs with products in a quantised type (NVIDIA's support matrices); the compiler refuses older ones."""
+
 
 def capability_of(member: str) -> str:
     """Return ``8.9`` for the library's ``SM89``."""
@@ -77,7 +80,14 @@ def member_of(capability: str) -> str:
     return "SM" + capability.replace(".", "")
 
 
-def default_capabilities(members: list[str]) -> list[str]:
-    """Return every capability the library knows but the ones that must be asked for."""
+def default_capabilities(members: list[str], quantization: str | None = None) -> list[str]:
+    """Return every capability the library knows but the ones that must be asked for or cannot run the type."""
+    oldest = OLDEST_DEFAULT_CAPABILITY if quantization is None else OLDEST_QUANTIZED_CAPABILITIES[quantization]
     numbers = sorted(int(member.removeprefix("SM")) for member in members)
-    return [capability_of(f"SM{number}") for number in numbers if number >= OLDEST_DEFAULT_CAPABILITY]
+    return [capability_of(f"SM{number}") for number in numbers if number >= oldest]
+
+
+def too_old_for(quantization: str, capabilities: tuple[str, ...]) -> list[str]:
+    """Return the capabilities without products in the quantised type."""
+    oldest = OLDEST_QUANTIZED_CAPABILITIES[quantization]
+    return [capability for capability in capabilities if int(member_of(capability).removeprefix("SM")) < oldest]

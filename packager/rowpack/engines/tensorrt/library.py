@@ -10,7 +10,13 @@ from typing import Any
 
 from rowpack.engines.options import EngineOptions, option_flag
 from rowpack.engines.tensorrt.builder_process import ask_library
-from rowpack.engines.tensorrt.flavour import Flavour, capability_of, default_capabilities
+from rowpack.engines.tensorrt.flavour import (
+    OLDEST_QUANTIZED_CAPABILITIES,
+    Flavour,
+    capability_of,
+    default_capabilities,
+    too_old_for,
+)
 from rowpack_loaders.errors import RowpackError
 
 AskLibrary = Callable[[Sequence[str]], dict[str, Any]]
@@ -54,12 +60,29 @@ def check_options(flavour: Flavour, options: EngineOptions) -> None:
         raise _unsupported(flavour, "timing_cache", str(options.timing_cache), "")
 
 
-def open_library(flavour: Flavour, options: EngineOptions, ask: AskLibrary = ask_library) -> Library:
-    """Return the installed library of ``flavour``.
+def open_library(
+    flavour: Flavour, options: EngineOptions, ask: AskLibrary = ask_library, quantization: str | None = None
+) -> Library:
+    """Return the installed library of ``flavour``, with the compute capabilities that plans will be for.
 
     Raises RowpackError ``backend_not_installed``, ``backend_not_loadable``, ``backend_version_unsupported``,
-    ``gpu_missing`` or ``compute_capability_unknown``.
+    ``gpu_missing``, ``compute_capability_unknown`` or ``quantization_unsupported``.
     """
+    library = _installed_library(flavour, options, ask, quantization)
+    too_old = [] if quantization is None else too_old_for(quantization, library.capabilities)
+    if too_old:
+        raise RowpackError(
+            "quantization_unsupported",
+            f"GPUs of this compute capability have no {quantization} products",
+            where="--quantization",
+            found=", ".join(too_old),
+            expected=f"{capability_of(f'SM{OLDEST_QUANTIZED_CAPABILITIES[str(quantization)]}')} or newer",
+            remedy="Leave them out of --compute-capability, or build without --quantization.",
+        )
+    return library
+
+
+def _installed_library(flavour: Flavour, options: EngineOptions, ask: AskLibrary, quantization: str | None) -> Library:
     if not any(importlib.util.find_spec(module) for module in flavour.modules):
         raise RowpackError(
             "backend_not_installed",
@@ -90,7 +113,8 @@ def open_library(flavour: Flavour, options: EngineOptions, ask: AskLibrary = ask
             remedy=f"pip install --upgrade 'rowpack[{flavour.extra}]'",
         )
     if flavour.compiles_for_chosen_capabilities:
-        return Library(version, _chosen_capabilities(flavour, options, facts["capabilities"]), facts["device"])
+        chosen = _chosen_capabilities(flavour, options, facts["capabilities"], quantization)
+        return Library(version, chosen, facts["device"])
     if facts["device"] is None:
         raise RowpackError(
             "gpu_missing",
@@ -103,7 +127,9 @@ def open_library(flavour: Flavour, options: EngineOptions, ask: AskLibrary = ask
     return Library(version, (str(facts["device"]),), facts["device"])
 
 
-def _chosen_capabilities(flavour: Flavour, options: EngineOptions, members: list[str]) -> tuple[str, ...]:
+def _chosen_capabilities(
+    flavour: Flavour, options: EngineOptions, members: list[str], quantization: str | None
+) -> tuple[str, ...]:
     known = [capability_of(member) for member in members]
     unknown = [capability for capability in options.compute_capabilities if capability not in known]
     if unknown:
@@ -115,7 +141,7 @@ def _chosen_capabilities(flavour: Flavour, options: EngineOptions, members: list
             expected=" or ".join(known),
             remedy="Data-centre GPUs are not RTX GPUs: build for them with --backend trt on such a GPU.",
         )
-    chosen = dict.fromkeys(options.compute_capabilities or default_capabilities(members))
+    chosen = dict.fromkeys(options.compute_capabilities or default_capabilities(members, quantization))
     return tuple(sorted(chosen, key=lambda capability: [int(part) for part in capability.split(".")]))
 
 

@@ -49,6 +49,7 @@ def weight_table(config: Qwen35Config, work: str) -> tuple[WeightSpec, ...]:
                 config,
                 [f"{source}.mlp.gate_proj.weight", f"{source}.mlp.up_proj.weight"],
                 [config.intermediate_size, config.intermediate_size],
+                quantizable=True,
             )
         )
         table.append(
@@ -59,6 +60,7 @@ def weight_table(config: Qwen35Config, work: str) -> tuple[WeightSpec, ...]:
                 [f"{source}.mlp.down_proj.weight"],
                 [config.hidden_size],
                 columns=config.intermediate_size,
+                quantizable=True,
             )
         )
     table.append(_norm("final_norm.weight", config, "norm.weight"))
@@ -126,6 +128,7 @@ def _deltanet(scope: str, source: str, config: Qwen35Config, work: str) -> list[
             config,
             [f"{stored}.in_proj_qkv.weight", f"{stored}.in_proj_z.weight"],
             [config.conv_dim, config.value_width],
+            quantizable=True,
         ),
         _matrix(
             f"{mixer}.in_proj_ba.weight",
@@ -151,6 +154,7 @@ def _deltanet(scope: str, source: str, config: Qwen35Config, work: str) -> list[
             [f"{stored}.out_proj.weight"],
             [config.hidden_size],
             columns=config.value_width,
+            quantizable=True,
         ),
     ]
 
@@ -164,6 +168,7 @@ def _attention(scope: str, source: str, config: Qwen35Config, work: str) -> list
             config,
             [f"{stored}.q_proj.weight", f"{stored}.k_proj.weight", f"{stored}.v_proj.weight"],
             [2 * config.query_width, config.kv_width, config.kv_width],
+            quantizable=True,
         ),
         _vector(f"{mixer}.q_norm.weight", (config.head_dim,), config, f"{stored}.q_norm.weight", plus_one),
         _vector(f"{mixer}.k_norm.weight", (config.head_dim,), config, f"{stored}.k_norm.weight", plus_one),
@@ -174,6 +179,7 @@ def _attention(scope: str, source: str, config: Qwen35Config, work: str) -> list
             [f"{stored}.o_proj.weight"],
             [config.hidden_size],
             columns=config.query_width,
+            quantizable=True,
         ),
     ]
 
@@ -185,6 +191,7 @@ def _matrix(
     sources: list[str],
     rows: list[int],
     columns: int | None = None,
+    quantizable: bool = False,
 ) -> WeightSpec:
     """Declare a projection ``[out, in]`` made of the rows of one or more checkpoint matrices."""
     width = config.hidden_size if columns is None else columns
@@ -192,7 +199,7 @@ def _matrix(
         WeightSource(f"{config.tensor_prefix}{source}", (count, width))
         for source, count in zip(sources, rows, strict=True)
     )
-    return WeightSpec(name, dtype, (sum(rows), width), parts)
+    return WeightSpec(name, dtype, (sum(rows), width), parts, quantizable=quantizable)
 
 
 def _vector(name: str, shape: tuple[int, ...], config: Qwen35Config, source: str, transform: Any = None) -> WeightSpec:

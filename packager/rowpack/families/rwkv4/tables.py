@@ -80,13 +80,35 @@ def _block(config: Rwkv4Config, work: str, block: int) -> list[WeightSpec]:
         _vector(f"{layer}.time_mixing.decay", hidden, f"{attention}.time_decay", negative_exponential),
         _vector(f"{layer}.time_mixing.bonus", hidden, f"{attention}.time_first"),
         *(
-            _matrix(f"{layer}.time_mixing.{word}.weight", work, hidden, hidden, f"{attention}.{word}.weight")
+            _matrix(
+                f"{layer}.time_mixing.{word}.weight",
+                work,
+                hidden,
+                hidden,
+                f"{attention}.{word}.weight",
+                quantizable=word != "receptance",
+            )
             for word in ("key", "value", "receptance")
         ),
-        _matrix(f"{layer}.time_mixing.output.weight", work, hidden, hidden, f"{attention}.output.weight", rescale),
+        _matrix(
+            f"{layer}.time_mixing.output.weight",
+            work,
+            hidden,
+            hidden,
+            f"{attention}.output.weight",
+            rescale,
+            quantizable=True,
+        ),
         *_layer_norm(f"{layer}.channel_norm", hidden, f"{stored}.ln2"),
         *(_mix(f"{layer}.channel_mixing", hidden, feed_forward, word) for word in ("key", "receptance")),
-        _matrix(f"{layer}.channel_mixing.key.weight", work, ffn, hidden, f"{feed_forward}.key.weight"),
+        _matrix(
+            f"{layer}.channel_mixing.key.weight",
+            work,
+            ffn,
+            hidden,
+            f"{feed_forward}.key.weight",
+            quantizable=True,
+        ),
         _matrix(
             f"{layer}.channel_mixing.receptance.weight",
             work,
@@ -101,16 +123,25 @@ def _block(config: Rwkv4Config, work: str, block: int) -> list[WeightSpec]:
             ffn,
             f"{feed_forward}.value.weight",
             rescale,
+            quantizable=True,
         ),
     ]
     return table
 
 
 def _matrix(
-    name: str, dtype: str, rows: int, columns: int, source: str, transform: Transform | None = None
+    name: str,
+    dtype: str,
+    rows: int,
+    columns: int,
+    source: str,
+    transform: Transform | None = None,
+    *,
+    quantizable: bool = False,
 ) -> WeightSpec:
+    """Declare a projection ``[out, in]``; those that make gates (receptance) are not quantizable."""
     shape = (rows, columns)
-    return WeightSpec(name, dtype, shape, (WeightSource(source, shape),), transform)
+    return WeightSpec(name, dtype, shape, (WeightSource(source, shape),), transform, quantizable)
 
 
 def _vector(name: str, hidden: int, source: str, transform: Transform | None = None) -> WeightSpec:
