@@ -129,7 +129,7 @@ def _build_into(
     decision = decide(request, prepared, backend, graphs)
     if decision.layout == "single":
         graphs.pop(PREFILL, None)
-    need = build_memory_need(request, prepared, backend, decision)
+    need = build_memory_need(request, prepared, backend, decision, graphs)
     available_bytes = available_host_memory()
     check_host_memory(need, available_bytes, override=request.ignore_host_memory)
     form = backend.graph_form(prepared.max_cache_length)

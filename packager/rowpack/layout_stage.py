@@ -77,14 +77,20 @@ def check_target_gpu(request: BuildRequest, backend: Backend, compute_capabiliti
 
 
 def build_memory_need(
-    request: BuildRequest, prepared: PreparedModel, backend: Backend, decision: LayoutDecision
+    request: BuildRequest,
+    prepared: PreparedModel,
+    backend: Backend,
+    decision: LayoutDecision,
+    graphs: Mapping[str, onnx.ModelProto],
 ) -> HostMemoryNeed:
-    """Return what the build will take of this machine's memory."""
+    """Return what the build of these graphs will take of this machine's memory."""
     largest = max(4 * math.prod(placed.spec.shape) for placed in prepared.plan.tensors)
     private = 0 if prepared.precision not in _HALVES else 2 * prepared.plan.tensor_bytes
     return host_memory_need(
         largest_tensor_bytes=largest,
-        builder_bytes=backend.builder_memory_bytes(prepared.plan.tensor_bytes),
+        builder_bytes=backend.builder_memory_bytes(
+            prepared.plan.tensor_bytes, max(len(graph.graph.node) for graph in graphs.values())
+        ),
         private_weight_bytes=private,
         engine_count=2 if decision.layout == "split" else 1,
         verify=request.verify,

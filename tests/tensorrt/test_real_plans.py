@@ -64,6 +64,9 @@ def test_plans_repeat_byte_for_byte_and_hold_the_weights_as_stored(
     total = sum(weight.byte_count for weight in matrices)
     assert sum(weight.byte_count for weight in found) >= 0.99 * total
     assert 0.9 * total < engine.weight_bytes < 1.2 * total
+    measured = engine.measurement
+    assert measured is not None
+    assert 0.6 * measured.estimated_peak_bytes < measured.peak_resident_bytes <= 1.02 * measured.estimated_peak_bytes
 
 
 def test_the_record_is_the_librarys_own(prepared: Preparations) -> None:

@@ -212,8 +212,11 @@ class Backend(Protocol):
         """Return the bytes that an engine with these constants holds of weights in memory."""
         ...
 
-    def builder_memory_bytes(self, weight_bytes: int) -> int:
-        """Return what building one engine takes of this machine's memory outside this process, at most."""
+    def builder_memory_bytes(self, weight_bytes: int, node_count: int) -> int:
+        """Return what building one engine takes of this machine's memory outside this process, at most.
+
+        The engine has ``weight_bytes`` of weights and a graph of ``node_count`` nodes.
+        """
         ...
 
     def split_veto(self, quantization: str | None = None) -> SplitVeto | None:

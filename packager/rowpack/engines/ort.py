@@ -63,7 +63,7 @@ class OrtBackend:
         """Count halves as the float32 values that the CPU provider makes of them."""
         return constants.external_in_float32 + constants.inline
 
-    def builder_memory_bytes(self, weight_bytes: int) -> int:
+    def builder_memory_bytes(self, weight_bytes: int, node_count: int) -> int:
         """Nothing is compiled."""
         return 0
 

@@ -10,7 +10,7 @@ from rowpack.engines.options import EngineOptions
 from rowpack.engines.tensorrt.builder_process import ask_library
 from rowpack.engines.tensorrt.flavour import Flavour
 from rowpack.engines.tensorrt.library import AskLibrary, Library, check_options, open_library
-from rowpack.engines.tensorrt.plan_build import BUILDER_BASE_BYTES, PlanBuild
+from rowpack.engines.tensorrt.plan_build import PlanBuild, compiler_bytes
 from rowpack.engines.tensorrt.written_plan import check_written_plan
 from rowpack.gate import SplitVeto
 from rowpack.surgery.graph_form import GraphForm, compiled_form
@@ -58,9 +58,9 @@ class TensorRtBackend:
         """Count every constant as it is stored: that is how plans hold them."""
         return constants.total
 
-    def builder_memory_bytes(self, weight_bytes: int) -> int:
+    def builder_memory_bytes(self, weight_bytes: int, node_count: int) -> int:
         """Count the compiler and its copy of the weights, without the file they are mapped from."""
-        return BUILDER_BASE_BYTES + weight_bytes
+        return compiler_bytes(node_count) + weight_bytes
 
     def split_veto(self, quantization: str | None = None) -> SplitVeto | None:
         """Any graph with free rows compiles."""

@@ -28,15 +28,23 @@ SECTIONS = {DECODE: "engine.plan", PREFILL: "prefill.plan"}
 
 MEDIA_TYPE = "application/x-tensorrt-plan"
 
-BUILDER_BASE_BYTES = 450 * 2**20
-"""What a builder process holds besides weights: the library itself and its compiler at work (docs/benchmarks.md)."""
+BUILDER_BASE_BYTES = 310 * 10**6
+"""What a builder process holds before there is a network: the library (docs/tensorrt.md has the figures)."""
+
+BUILDER_NODE_BYTES = 200 * 10**3
+"""What its compiler holds at most for each node of the ONNX graph, whatever the weights."""
 
 
-def estimated_peak_bytes(weight_bytes: int) -> int:
+def estimated_peak_bytes(weight_bytes: int, node_count: int) -> int:
     """Return the memory that a builder process will need at most: the weights mapped from their file, and once more
     where the compiler lays them out.
     """
-    return BUILDER_BASE_BYTES + 2 * weight_bytes
+    return compiler_bytes(node_count) + 2 * weight_bytes
+
+
+def compiler_bytes(node_count: int) -> int:
+    """Return what a builder process takes for itself and for a graph of so many nodes, without the weights."""
+    return BUILDER_BASE_BYTES + node_count * BUILDER_NODE_BYTES
 
 
 @dataclass
@@ -91,6 +99,10 @@ class PlanBuild:
         """Return what was built, after the last piece."""
         assert self._result is not None, "the pieces were not read to the end"
         return self._result
+
+    @property
+    def _estimated_peak_bytes(self) -> int:
+        return estimated_peak_bytes(self.order.weight_bytes, len(self.order.model.graph.node))
 
     def _request(self) -> dict[str, Any]:
         flags = {"TF32": False}
@@ -198,7 +210,7 @@ class PlanBuild:
             f"memory ran out while the {self.order.role} engine was compiled",
             where=f"the {self.order.role} engine",
             found=found,
-            expected=f"about {estimated_peak_bytes(self.order.weight_bytes)} bytes free",
+            expected=f"about {self._estimated_peak_bytes} bytes free",
             remedy="Free memory or build on a larger machine; a half precision needs half of it.",
         )
 
@@ -225,7 +237,7 @@ class PlanBuild:
             profile=self.profile,
             measurement=Measurement(
                 self._done["seconds"],
-                estimated_peak_bytes(self.order.weight_bytes),
+                self._estimated_peak_bytes,
                 self._done["peak_resident_bytes"],
                 plan_bytes,
             ),
