@@ -1,6 +1,6 @@
 """Write ``schema/vectors``: two good bundles, and every broken one as a recipe with what it must cause.
 
-    bash scripts/make-vectors
+    bash scripts/regenerate
 
 A test makes the same again and compares.
 """

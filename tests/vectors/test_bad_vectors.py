@@ -56,9 +56,9 @@ def codes(problems: list[Problem]) -> list[str]:
 def test_the_vectors_are_those_that_are_made_today() -> None:
     made = dict(files())
     on_disk = {path for path in BAD.rglob("*") if path.is_file()}
-    assert on_disk == {path for path in made if path.is_relative_to(BAD)}, "run: bash scripts/make-vectors"
+    assert on_disk == {path for path in made if path.is_relative_to(BAD)}, "run: bash scripts/regenerate"
     changed = [path.relative_to(VECTORS).as_posix() for path, content in made.items() if path.read_bytes() != content]
-    assert changed == [], "run: bash scripts/make-vectors"
+    assert changed == [], "run: bash scripts/regenerate"
 
 
 def test_good_vectors_are_valid_and_give_their_golden_tokens() -> None:
