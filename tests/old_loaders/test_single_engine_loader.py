@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from single_engine_loader import SingleEngineLoader
 from strict_format_1_reader import read_bundle
 
 from rowpack import BuildRequest, build
+from rowpack.bundle.migration import migrate
 from rowpack_loaders import load, open_bundle
 
 Bundles = dict[tuple[str, str], Path]
@@ -99,6 +101,17 @@ def test_the_strict_reader_finds_what_it_always_found(family: str, layout: str, 
     assert {"engine.onnx", "tokenizer.json", "runtime.json"} <= set(sections)
     with open_bundle(path) as bundle:
         assert sections == {name: bytes(bundle.section_view(name)) for name in bundle.sections}
+
+
+OLDER = sorted((HERE.parents[1] / "schema" / "vectors" / "good" / "older").glob("*.bundle"))
+
+
+@pytest.mark.parametrize("old", OLDER, ids=lambda path: path.stem)
+def test_the_strict_reader_takes_converted_bundles(old: Path, tmp_path: Path) -> None:
+    migrate(old, tmp_path / "new.bundle")
+    facts, sections = read_bundle(tmp_path / "new.bundle")
+    assert len(json.loads(sections["runtime.json"])) == {"qwen3_5": 20, "rwkv": 14}[facts["family"]]
+    assert sections["engine.plan"].startswith(b"plan of the decode engine")
 
 
 @pytest.mark.parametrize("name", ["strict_format_1_reader", "single_engine_loader"])
