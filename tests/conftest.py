@@ -16,6 +16,8 @@ for package_root in (ROOT / "packager", ROOT / "loaders", ROOT / "tests" / "tiny
 # Some tests import ONNX Runtime themselves; its wheels report usage over the network unless they are told not to.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
+pytest_plugins = ["tiny_fixtures"]
+
 QWEN_CHECKPOINT = ROOT / "packager" / "rowpack" / "demo_checkpoint"
 RWKV_CHECKPOINT = ROOT / "tests" / "data" / "rwkv4-kjv-3.7m"
 
