@@ -23,7 +23,7 @@ PROMPT = [(37 * index + 11) % 300 for index in range(70)]
 
 
 def last_logits(bundle: Path, mode: str = "auto") -> np.ndarray[Any, Any]:
-    return load(bundle).session().prefill(PROMPT, mode=mode).copy()  # type: ignore[arg-type]
+    return load(bundle).session().prefill(PROMPT, mode=mode).copy()
 
 
 def copy_checkpoint(source: Path, target: Path) -> Path:
