@@ -285,7 +285,7 @@ def open_regular_file(path: Path) -> tuple[int, os.stat_result]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except FileNotFoundError:
         raise RowpackError(
-            "container_not_found", "There is no such bundle", where=str(path), expected="a bundle file"
+            "container_not_found", "There is no such bundle", where=str(path), found="nothing", expected="a bundle file"
         ) from None
     except OSError as error:
         raise _not_readable(path, error) from error
@@ -305,6 +305,8 @@ def _not_readable(path: Path, error: OSError) -> RowpackError:
         "container_not_readable",
         f"The bundle cannot be read: {error.strerror}",
         where=str(path),
+        found=str(error.strerror),
+        expected="a file that can be read",
         remedy="Check the permissions of the file and of the folders above it, and the disk",
     )
 

@@ -71,6 +71,7 @@ def parse_json(
             "json_malformed",
             f"The text is not valid JSON: {error.msg}",
             where=f"{where}, character {error.pos}",
+            found=repr(text[error.pos : error.pos + 16]) if error.pos < len(text) else "the end of the text",
             expected="one JSON value",
         ) from error
     if _SURROGATE_ESCAPE.search(data):

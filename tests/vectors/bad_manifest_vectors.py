@@ -134,7 +134,7 @@ CROSS_BREACHES: dict[str, tuple[Bend, tuple[str, ...], str | None, str]] = {
         lambda m: m["model"].update(family="rwkv"), ("header_manifest_mismatch",), None,
         "The manifest names another family than the header."),
     "backend-other-than-header": (
-        lambda m: m["engines"]["decode"].update(backend="trt"), ("header_manifest_mismatch",), "runtime_unknown",
+        lambda m: m["engines"]["decode"].update(backend="elsewhere"), ("header_manifest_mismatch",), "runtime_unknown",
         "The decode engine is for another backend than the header says."),
     "section-undeclared": (
         lambda m: m["sections"].pop("tokenizer.json"), ("section_undeclared",), None,

@@ -34,6 +34,9 @@ def test_a_vector_is_refused_for_its_reason(name: str, tmp_path: Path, monkeypat
     def check(path: Path) -> None:
         report = validate(path)
         found["validate"] = {"errors": codes(report.errors), "warnings": codes(report.warnings)}
+        for told in report.found:
+            facts = told.problem.as_json()
+            assert None not in facts.values(), facts
 
     def check_header(path: Path) -> None:
         header_only.update(codes(validate(path, header_only=True).errors))

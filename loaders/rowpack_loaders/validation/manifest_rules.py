@@ -56,10 +56,7 @@ def manifest_is_canonical(subject: Subject) -> Iterator[Finding]:
     wanted = canonical_json(subject.manifest)
     stored = subject.manifest_bytes
     if stored != wanted:
-        at = next(
-            (i for i, (a, b) in enumerate(zip(stored, wanted, strict=False)) if a != b),
-            min(len(stored), len(wanted)),
-        )
+        at = first_difference(stored, wanted)
         yield Problem(
             "manifest_not_canonical",
             "The manifest is not in canonical form",
@@ -109,6 +106,12 @@ def content_digest_matches(subject: Subject) -> Iterator[Finding]:
             expected=wanted,
             remedy="The manifest was damaged or changed by hand: build the bundle again",
         )
+
+
+def first_difference(stored: bytes, wanted: bytes) -> int:
+    """Return the position of the first byte in which two texts differ."""
+    pairs = enumerate(zip(stored, wanted, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), min(len(stored), len(wanted)))
 
 
 def _integers(value: object, pointer: str) -> Iterator[tuple[str, int]]:

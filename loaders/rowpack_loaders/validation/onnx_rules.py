@@ -91,6 +91,7 @@ def initializers_are_no_inputs(subject: Subject) -> Iterator[Finding]:
                 "onnx_initializer_shadowed",
                 f"An input of the {use} engine has the name of one of its constants",
                 where=f"{engine.section}: {name[:128]}",
+                found="an input and an initializer",
                 expected="different names",
             )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rowpack_loaders.errors import Problem
+from rowpack_loaders.schema_data import error_codes
 
 
 @dataclass
@@ -66,9 +67,11 @@ class Report:
         return all(told.is_warning for told in self.found)
 
     def add(self, problem: Problem, *, layer: str, is_warning: bool) -> None:
-        """Take a finding in; its place is told relative to the bundle."""
+        """Take a finding in; its place is told relative to the bundle, its remedy is the code's where it has none."""
         if problem.where is not None:
             problem = replace(problem, where=problem.where.removeprefix(f"{self.path}: "))
+        if problem.remedy is None:
+            problem = replace(problem, remedy=error_codes()[problem.code]["remedy"])
         told = ReportedProblem(problem, layer, is_warning)
         if told not in self.found:  # several rules stumble over one malformed part
             self.found.append(told)

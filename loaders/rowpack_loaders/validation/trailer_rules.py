@@ -9,6 +9,7 @@ from rowpack_loaders.bundle import preamble_sha256
 from rowpack_loaders.digests import canonical_json, file_digest
 from rowpack_loaders.errors import Problem
 from rowpack_loaders.strict_json import is_json_integer
+from rowpack_loaders.validation.manifest_rules import first_difference
 from rowpack_loaders.validation.schema_check import schema_problems
 from rowpack_loaders.validation.subject import Finding, Rule, Subject, Warned
 
@@ -36,12 +37,15 @@ def trailer_is_canonical(subject: Subject) -> Iterator[Finding]:
     trailer = subject.trailer
     if place is None or trailer is None:
         return
-    if subject.container.read_at(place.offset_bytes, place.length_bytes) != canonical_json(trailer):
+    stored, wanted = subject.container.read_at(place.offset_bytes, place.length_bytes), canonical_json(trailer)
+    if stored != wanted:
+        at = first_difference(stored, wanted)
         yield Problem(
             "trailer_not_canonical",
             "The trailer is not in canonical form",
-            where=f"byte {place.offset_bytes}",
-            expected="canonical JSON: keys sorted, no spaces",
+            where=f"byte {place.offset_bytes + at}",
+            found=repr(stored[at : at + 16]),
+            expected=repr(wanted[at : at + 16]),
         )
 
 
