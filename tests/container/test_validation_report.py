@@ -8,6 +8,7 @@ import os
 import random
 import struct
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,19 @@ def test_progress_ends_at_the_sum_of_the_sections(path: Path) -> None:
     assert told[-1] == (total, total)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert report.checked.digested_bytes == total
+
+
+def test_memory_does_not_grow_with_the_sections(tmp_path: Path) -> None:
+    parts = BundleParts()
+    parts.sections = {name: bytes(2**26) for name in ("a.bin", "b.bin")}
+    parts.write(tmp_path / "large")
+    del parts
+    validate(tmp_path / "large", header_only=True)  # what is imported and remembered is not counted
+    tracemalloc.start()
+    validate(tmp_path / "large")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 2**25
 
 
 def test_an_interruption_ends_every_thread(tmp_path: Path) -> None:
