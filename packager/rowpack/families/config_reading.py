@@ -13,6 +13,7 @@ def architecture_name(config: Mapping[str, Any], usual: str) -> str:
     names = config.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else usual
 
+
 MOST_LAYERS = 4096
 
 
