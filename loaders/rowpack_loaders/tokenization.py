@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rowpack_loaders.errors import RowpackError
 
 TOKENIZER_SECTION = "tokenizer.json"
+_PANIC = "PanicException"  # of the library's Rust code; its class cannot be imported
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+@contextmanager
+def _failures_told(message: str) -> Iterator[None]:
+    """Turn what the library makes of a malformed file into ``tokenizer_invalid``.
+
+    It raises plain Exception for most faults, and panics at others, which is no Exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        raise RowpackError(
+            "tokenizer_invalid",
+            message,
+            where=TOKENIZER_SECTION,
+            found=str(error)[:200],
+            expected="a tokenizer.json of the tokenizers library",
+        ) from error
 
 
 class TextTokenizer:
@@ -28,16 +50,8 @@ class TextTokenizer:
                 expected="the Python package tokenizers",
                 remedy="Install tokenizers, or give token ids instead of text",
             ) from error
-        try:
+        with _failures_told("The bundle's tokenizer cannot be read"):
             self._tokenizer: Any = Tokenizer.from_buffer(tokenizer_json)
-        except Exception as error:  # the library raises plain Exception for every malformed file
-            raise RowpackError(
-                "tokenizer_invalid",
-                "The bundle's tokenizer cannot be read",
-                where=TOKENIZER_SECTION,
-                found=str(error)[:200],
-                expected="a tokenizer.json of the tokenizers library",
-            ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
@@ -57,12 +71,14 @@ class TextTokenizer:
                 found=ascii(text[error.start : error.end]),
                 expected="text that can be written as UTF-8",
             ) from error
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        with _failures_told("The bundle's tokenizer cannot encode the text"):
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of ``token_ids`` without special tokens."""
-        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        with _failures_told("The bundle's tokenizer cannot decode the tokens"):
+            text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
 
     def stream(self) -> TextStream:
