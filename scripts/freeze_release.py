@@ -8,9 +8,9 @@ Run it once for each version, with the commit that is released. It writes
     schema/vectors/good/rowpack-VERSION/*.bundle              tiny bundles of both families, single and split
     schema/vectors/good/rowpack-VERSION/expected.json         the tokens that they generate
 
-and, once for all, the bundles of later versions in ``schema/vectors/versions``. From then on the tests run the kept
-package on the bundles of the day, and the package of the day on the kept bundles. A version that CHANGELOG.md calls
-unreleased may be frozen again; a released one never changes.
+and, until there is a first release, the bundles of later versions in ``schema/vectors/versions``. From then on the
+tests run the kept package on the bundles of the day, and the package of the day on the kept bundles. A version that
+CHANGELOG.md calls unreleased may be frozen again; a released one never changes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ NEW_TOKENS = 8
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def is_released(version: str, changelog: str) -> bool:
-    """Tell whether the changelog has the version with a date; raise SystemExit when it does not know it."""
-    heading = re.search(rf"^## {re.escape(version)} \((.+)\)$", changelog, re.MULTILINE)
-    if heading is None:
-        raise SystemExit(f"CHANGELOG.md has no heading of version {version}")
-    return heading[1] != "unreleased"
+def released_versions(changelog: str) -> set[str]:
+    """Return the versions that the changelog dates; raise SystemExit when it lacks this tree's version."""
+    headings = dict(re.findall(r"^## (\d+\.\d+\.\d+) \((.+)\)$", changelog, re.MULTILINE))
+    if __version__ not in headings:
+        raise SystemExit(f"CHANGELOG.md has no heading of version {__version__}")
+    return {version for version, date in headings.items() if date != "unreleased"}
 
 
 def package_files() -> Iterator[tuple[str, Path]]:
@@ -90,12 +90,12 @@ def main() -> int:
     """Freeze the version of this tree."""
     archive = ARCHIVES / f"rowpack_loaders-{__version__}.zip"
     bundles = VECTORS / "good" / f"rowpack-{__version__}"
-    released = is_released(__version__, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    if released and (archive.exists() or bundles.exists()):
+    released = released_versions((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    if __version__ in released and (archive.exists() or bundles.exists()):
         raise SystemExit(f"{__version__} is released and frozen; it never changes")
     write_archive(archive)
     write_bundles(bundles)
-    if not (VECTORS / "versions").exists():
+    if not released - {__version__}:
         write_vectors(bundles / "rwkv-single.bundle", VECTORS / "versions")
     print(f"{archive.relative_to(ROOT)}\n{bundles.relative_to(ROOT)}")
     return 0

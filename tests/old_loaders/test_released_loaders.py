@@ -21,8 +21,6 @@ from rowpack_loaders import load, open_bundle, validate
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.version import __version__
 
-Bundles = dict[tuple[str, str], Path]
-
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVES = sorted((Path(__file__).parent / "released").glob("rowpack_loaders-*.zip"))
 GOOD = ROOT / "schema" / "vectors" / "good"
@@ -75,13 +73,15 @@ def run_released(folder: Path, prompt: list[int], *bundles: Path) -> dict[str, A
     return report
 
 
-def test_a_released_loader_runs_every_kind_of_bundle_of_today(released: Path, tiny_bundles: Bundles) -> None:
+def test_a_released_loader_runs_every_kind_of_bundle_of_today(
+    released: Path, bundles_of_every_kind: dict[str, Path]
+) -> None:
     prompt = [(5 * index) % 61 for index in range(20)]
     wanted = {}
-    for path in tiny_bundles.values():
+    for path in bundles_of_every_kind.values():
         with load(path) as decoder:
             wanted[str(path)] = list(decoder.generate(prompt, 8, stop_token_ids=[]).token_ids)
-    assert run_released(released, prompt, *tiny_bundles.values())["outcomes"] == wanted
+    assert run_released(released, prompt, *bundles_of_every_kind.values())["outcomes"] == wanted
 
 
 def test_a_released_loader_takes_and_refuses_later_versions(released: Path) -> None:

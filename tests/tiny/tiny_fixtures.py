@@ -35,3 +35,36 @@ def tiny_bundles(
         for family, checkpoint in tiny_checkpoints.items()
         for layout in ("single", "split")
     }
+
+
+@pytest.fixture(scope="session")
+def bundles_of_every_kind(
+    tiny_checkpoints: dict[str, Path],
+    tiny_bundles: dict[tuple[str, str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Path]:
+    """Both families and layouts, half precision, no golden vectors, no tokenizer, another word in runtime.json."""
+    from tiny_models import BUILD_OPTIONS
+
+    from rowpack import BuildRequest, build
+
+    folder = tmp_path_factory.mktemp("kinds")
+    without_tokenizer = folder / "without tokenizer"
+    without_tokenizer.mkdir()
+    for path in tiny_checkpoints["rwkv"].iterdir():
+        if path.name != "tokenizer.json":
+            (without_tokenizer / path.name).write_bytes(path.read_bytes())
+    kinds = {
+        "half": (tiny_checkpoints["qwen3_5"], {"precision": "fp16"}),
+        "half-rwkv": (tiny_checkpoints["rwkv"], {"precision": "fp16"}),
+        "unverified": (tiny_checkpoints["qwen3_5"], {"verify": False}),
+        "no-tokenizer": (without_tokenizer, {"allow_missing_tokenizer": True, "verify": False}),
+        "runtime-json-split": (tiny_checkpoints["rwkv"], {"runtime_json_layout": "split", "verify": False}),
+    }
+    bundles = {f"{family}-{layout}": path for (family, layout), path in tiny_bundles.items()}
+    for name, (checkpoint, options) in kinds.items():
+        request = BuildRequest(
+            checkpoint, folder / f"{name}.bundle", decoder_engine_layout="split", **{**BUILD_OPTIONS, **options}
+        )
+        bundles[name] = build(request).path
+    return bundles
