@@ -31,6 +31,10 @@ VIEW_DTYPES: dict[str, npt.DTypeLike] = {
 }
 
 
+PACKED_DTYPES = ("F4",)
+"""Types narrower than a byte: there is no array of them; a runtime reads such weights from the file itself."""
+
+
 @dataclass(frozen=True)
 class WeightView:
     """One weight: its safetensors dtype, and a read-only array over the mapped bytes.
@@ -43,7 +47,7 @@ class WeightView:
 
 
 def view_weights(section: memoryview, *, where: str) -> dict[str, WeightView]:
-    """Return every tensor of a safetensors ``section`` by name, without copying.
+    """Return every tensor of a safetensors ``section`` by name, without copying; packed ones are left out.
 
     The views keep the mapping behind ``section`` alive. Raises :class:`RowpackError` with a
     ``safetensors_…`` code for a header that does not describe the section, and ``weight_dtype_unsupported``
@@ -51,6 +55,8 @@ def view_weights(section: memoryview, *, where: str) -> dict[str, WeightView]:
     """
     views = {}
     for name, entry in parse_header(section, total_bytes=len(section), where=where).items():
+        if entry.dtype in PACKED_DTYPES:
+            continue
         if entry.dtype not in VIEW_DTYPES:
             raise RowpackError(
                 "weight_dtype_unsupported",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rowpack.families import family_named
 from rowpack.families.declaration import ModelDescription
-from rowpack.quantization import quantized_tensors, scale_name
+from rowpack.quantization import quantized_form, quantized_tensors
 from rowpack.weights import WEIGHTS_SECTION, WeightPlan
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ def export_graph(model: ModelDescription, plan: WeightPlan, precision: str) -> o
         for placed in plan.tensors
     }
     family_named(model.family).emit(model, precision, emitter, weights)
-    quantized = quantized_tensors(model)
-    if quantized:
-        scales = {name: weights[scale_name(name)] for name in quantized}
-        run_passes(graph, [QuantizeProjections(quantized, scales, work_dtype(precision))])
+    form = quantized_form(model, weights, work_dtype(precision))
+    if form is not None:
+        run_passes(graph, [QuantizeProjections(quantized_tensors(model), form)])
     called = {node.op for node in graph.nodes if node.domain}
     return export_model(graph, [function(name) for name in MIXERS if name in called])

@@ -129,7 +129,7 @@ def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedMode
         length = positions
         model = family.describe(checkpoint.config, names, request.precision, length)
     if request.quantization is not None:
-        model = quantize(model)
+        model = quantize(model, request.quantization)
     raise_problems(
         check_tensors(checkpoint, model.required_tensors, ignored_prefixes=model.ignored_prefixes),
         checkpoint.path,

@@ -1,38 +1,50 @@
-"""Store large projections in eight-bit floats: which tensors, and how their rows become values and scales.
+"""Store large projections in small floats: which tensors, and how their rows become values and scales.
 
-E4M3 has three bits of mantissa and reaches 448. Each row of a projection ``[out, in]`` has a scale of its own, so a
-weight is its stored value times the scale of its row, and rows can be quantised as they stream by. What enters the
-product is scaled row by row at run time (surgery/quantized_projections.py).
+``fp8``: E4M3 values, each row of a projection ``[out, in]`` with a scale of its own in the work dtype.
+``nvfp4``: E2M1 values of rows divided by their largest magnitude, with an E4M3 scale for every 16 of a row; the
+magnitudes are kept in the work dtype (surgery/float4_form.py says what that is good for).
+
+Either way a row is quantised by itself, so rows can be quantised as they stream by. What enters the products is
+rounded at run time, row by row (surgery/quantized_projections.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rowpack.families.declaration import ModelDescription, Transform, WeightSpec
 from rowpack.graph.dtypes import numpy_dtype
+from rowpack.surgery.float4_form import BLOCK_COLUMNS, GLOBAL_SCALE, LARGEST_FLOAT4, Float4Form
+from rowpack.surgery.float8_form import LARGEST_FLOAT8, Float8Form
 from rowpack_loaders.errors import RowpackError
 
+if TYPE_CHECKING:
+    from rowpack.surgery.quantized_projections import QuantizedForm
+
 FP8 = "fp8"
+NVFP4 = "nvfp4"
 
-QUANTIZATIONS = (FP8,)
+QUANTIZATIONS = (FP8, NVFP4)
 
-FLOAT8 = "float8_e4m3fn"
-
-LARGEST_FLOAT8 = 448.0
+VALUE_DTYPES = {FP8: "float8_e4m3fn", NVFP4: "float4_e2m1fn"}
 
 HALF_PRECISIONS = ("fp16", "bf16")
 
-_SCALE_SUFFIX = "_scale"
+Rows = np.ndarray[Any, Any]
 
 
 def scale_name(name: str) -> str:
-    """Return the name of the scales of the tensor ``name``."""
-    return name + _SCALE_SUFFIX
+    """Return the name of the scales of the tensor ``name``: a row's (fp8), or its blocks' (nvfp4)."""
+    return f"{name}_scale"
+
+
+def magnitude_name(name: str) -> str:
+    """Return the name of the largest magnitudes of the rows of the tensor ``name`` (nvfp4)."""
+    return f"{name}_magnitude"
 
 
 def check_quantization(quantization: str | None, precision: str) -> None:
@@ -61,59 +73,115 @@ def check_quantization(quantization: str | None, precision: str) -> None:
         )
 
 
+def quantize(model: ModelDescription, quantization: str) -> ModelDescription:
+    """Return ``model`` with every quantizable projection stored as ``quantization`` says, scales beside it.
+
+    A projection whose rows are no whole number of blocks stays as it is under ``nvfp4``.
+    """
+    make = {FP8: _float8, NVFP4: _float4}[quantization]
+    return replace(model, weights=tuple(_quantized(model.weights, make)))
+
+
 def quantized_tensors(model: ModelDescription) -> tuple[str, ...]:
     """Return the names of the projections of ``model`` that are stored quantised."""
-    return tuple(spec.name for spec in model.weights if spec.dtype == FLOAT8)
+    stored = [spec for spec in model.weights if spec.dtype in VALUE_DTYPES.values()]
+    return tuple(spec.name for spec in stored if not spec.derived)
 
 
-def quantize(model: ModelDescription) -> ModelDescription:
-    """Return ``model`` with every quantizable projection in E4M3 and a scale a row in the work dtype beside it."""
-    return replace(model, weights=tuple(_quantized(model.weights)))
+def quantized_form(model: ModelDescription, weights: Mapping[str, Any], work: str) -> QuantizedForm | None:
+    """Return how the quantised projections of ``model`` look in a graph, or None when it has none.
 
-
-def _quantized(specs: tuple[WeightSpec, ...]) -> Iterator[WeightSpec]:
-    for spec in specs:
-        if not spec.quantizable:
-            yield spec
-            continue
-        yield replace(spec, dtype=FLOAT8, transform=_values(spec.transform, spec.dtype))
-        yield replace(
-            spec,
-            name=scale_name(spec.name),
-            shape=spec.shape[:1],
-            transform=_scales(spec.transform, spec.dtype),
-            quantizable=False,
-            derived=True,
-        )
-
-
-def row_scales(rows: np.ndarray[Any, Any], work: str) -> np.ndarray[Any, Any]:
-    """Return the scale of each row as the work dtype holds it, widened to float32: no value exceeds E4M3 by it.
-
-    Rounded up, where rounding is needed: a scale that is too small would cut the largest value off.
+    ``weights`` maps tensor names to the graph's constants.
     """
-    exact = np.abs(rows).max(axis=1) / np.float32(LARGEST_FLOAT8)
+    names = quantized_tensors(model)
+    if not names:
+        return None
+    scales = {name: weights[scale_name(name)] for name in names}
+    if {spec.dtype for spec in model.weights} & {VALUE_DTYPES[NVFP4]}:
+        return Float4Form(scales, {name: weights[magnitude_name(name)] for name in names}, work)
+    return Float8Form(scales, work)
+
+
+def _quantized(specs: tuple[WeightSpec, ...], make: Callable[[WeightSpec], list[WeightSpec]]) -> Iterator[WeightSpec]:
+    for spec in specs:
+        if spec.quantizable:
+            yield from make(spec)
+        else:
+            yield spec
+
+
+def _float8(spec: WeightSpec) -> list[WeightSpec]:
+    def scales(rows: Rows) -> Rows:
+        return rounded_up(np.abs(rows).max(axis=1) / np.float32(LARGEST_FLOAT8), spec.dtype)
+
+    return [
+        replace(spec, dtype=VALUE_DTYPES[FP8], transform=_after(spec, lambda rows: rows / scales(rows)[:, None])),
+        _beside(spec, scale_name(spec.name), spec.dtype, spec.shape[:1], scales),
+    ]
+
+
+def _float4(spec: WeightSpec) -> list[WeightSpec]:
+    if spec.shape[1] % BLOCK_COLUMNS:
+        return [spec]
+
+    def magnitudes(rows: Rows) -> Rows:
+        return rounded_up(np.abs(rows).max(axis=1), spec.dtype)
+
+    def blocks(rows: Rows) -> tuple[Rows, Rows]:
+        """Return rows in [−1, 1] as ``[rows, blocks, 16]``, and the scale of each block as E4M3 holds it."""
+        unit = (rows / magnitudes(rows)[:, None]).reshape(rows.shape[0], -1, BLOCK_COLUMNS)
+        exact = np.abs(unit).max(axis=2) / np.float32(LARGEST_FLOAT4 * GLOBAL_SCALE)
+        return unit, exact.astype(numpy_dtype("float8_e4m3fn")).astype(np.float32)
+
+    def values(rows: Rows) -> Rows:
+        unit, scales = blocks(rows)
+        steps = (scales * np.float32(GLOBAL_SCALE))[..., None]
+        # A block whose scale E4M3 rounds to zero is nothing beside the largest of its row.
+        scaled = np.divide(unit, steps, out=np.zeros_like(unit), where=steps > 0)
+        return np.clip(scaled, -LARGEST_FLOAT4, LARGEST_FLOAT4).reshape(rows.shape)
+
+    block_shape = (spec.shape[0], spec.shape[1] // BLOCK_COLUMNS)
+    return [
+        replace(spec, dtype=VALUE_DTYPES[NVFP4], transform=_after(spec, values)),
+        _beside(spec, scale_name(spec.name), "float8_e4m3fn", block_shape, lambda rows: blocks(rows)[1]),
+        _beside(spec, magnitude_name(spec.name), spec.dtype, spec.shape[:1], magnitudes),
+    ]
+
+
+def _beside(
+    spec: WeightSpec, name: str, dtype: str, shape: tuple[int, ...], transform: Callable[[Rows], Rows]
+) -> WeightSpec:
+    """Declare what is stored beside the values of ``spec``, made of the same rows."""
+    return replace(
+        spec,
+        name=name,
+        dtype=dtype,
+        shape=shape,
+        transform=_after(spec, transform),
+        quantizable=False,
+        derived=True,
+    )
+
+
+def _after(spec: WeightSpec, then: Callable[[Rows], Rows]) -> Transform:
+    """Return a transform that follows the family's own."""
+    before = spec.transform
+
+    def transformed(rows: Rows) -> Rows:
+        return then(rows if before is None else before(rows))
+
+    return transformed
+
+
+def rounded_up(exact: Rows, work: str) -> Rows:
+    """Return positive float32 values as the half-precision type ``work`` holds them, none smaller than it was.
+
+    A scale that is too small would cut the largest value off. Zero becomes the smallest number there is.
+    """
     kind = numpy_dtype(work)
     scales = exact.astype(kind)
     too_small = scales.astype(np.float32) < exact
     following = (scales.view(np.uint16) + np.uint16(1)).view(kind)
-    scales = np.where(too_small, following, scales)
     smallest = np.array(1, np.uint16).view(kind)
-    result: np.ndarray[Any, Any] = np.where(exact > 0, scales, smallest).astype(np.float32)
-    return result
-
-
-def _values(before: Transform | None, work: str) -> Transform:
-    def quantised(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        values = rows if before is None else before(rows)
-        scaled: np.ndarray[Any, Any] = values / row_scales(values, work)[:, None]
-        return scaled
-
-    return quantised
-
-
-def _scales(before: Transform | None, work: str) -> Transform:
-    def scales(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return row_scales(rows if before is None else before(rows), work)
-
-    return scales
+    chosen: Rows = np.where(exact > 0, np.where(too_small, following, scales), smallest).astype(np.float32)
+    return chosen

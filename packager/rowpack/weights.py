@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from rowpack.families.declaration import WeightSource, WeightSpec
-from rowpack.graph.dtypes import byte_width, numpy_dtype, safetensors_code
+from rowpack.graph.dtypes import numpy_dtype, safetensors_code, stored_bits, stored_values
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.safetensors_header import build_header
 
@@ -62,12 +62,12 @@ class WeightPlan:
 
 def plan_weights(specs: Sequence[WeightSpec]) -> WeightPlan:
     """Place every tensor; float32 tensors come first, so that each tensor is aligned to its own element size."""
-    ordered = sorted(specs, key=lambda spec: -byte_width(spec.dtype))
+    ordered = sorted(specs, key=lambda spec: -stored_bits(spec.dtype))
     header = build_header((spec.name, safetensors_code(spec.dtype), spec.shape) for spec in ordered)
     placed = []
     offset = len(header)
     for spec in ordered:
-        byte_count = byte_width(spec.dtype) * math.prod(spec.shape)
+        byte_count = stored_bits(spec.dtype) * math.prod(spec.shape) // 8
         placed.append(PlacedWeight(spec, offset, byte_count))
         offset += byte_count
     return WeightPlan(header, tuple(placed))
@@ -83,7 +83,7 @@ def stream_weights(plan: WeightPlan, reader: RowReader) -> Iterator[bytes | memo
     for placed in plan.tensors:
         for source in placed.spec.sources:
             for rows in _pieces(source, reader):
-                yield _converted(placed.spec, source, rows).reshape(-1).view(np.uint8).data
+                yield stored_values(_converted(placed.spec, source, rows), placed.spec.dtype).data
 
 
 def read_weights(plan: WeightPlan, reader: RowReader) -> Mapping[str, np.ndarray[Any, Any]]:

@@ -12,13 +12,14 @@ from rowpack.families import find_family
 from rowpack.families.declaration import ModelDescription
 from rowpack.graph.dtypes import numpy_dtype
 from rowpack.quantization import (
-    LARGEST_FLOAT8,
     check_quantization,
+    magnitude_name,
     quantize,
     quantized_tensors,
-    row_scales,
+    rounded_up,
     scale_name,
 )
+from rowpack.surgery.float4_form import GLOBAL_SCALE
 from rowpack.synthesis.synthesize import text_tensors_of
 from rowpack_loaders.errors import RowpackError
 
@@ -57,27 +58,21 @@ def random_rows(rows: int = 40, columns: int = 64, seed: int = 0) -> Array:
 
 
 @pytest.mark.parametrize("work", ["float16", "bfloat16"])
-def test_no_value_exceeds_the_type_by_its_scale(work: str) -> None:
-    rows = random_rows()
-    scales = row_scales(rows, work)
-    assert np.array_equal(scales, scales.astype(numpy_dtype(work)).astype(np.float32)), "scales are stored as they are"
-    assert (scales > 0).all()
-    assert np.abs(rows / scales[:, None]).max() <= LARGEST_FLOAT8
-
-
-@pytest.mark.parametrize("work", ["float16", "bfloat16"])
-def test_scales_are_no_larger_than_they_must_be(work: str) -> None:
-    rows = random_rows()
-    scales = row_scales(rows, work)
-    exact = np.abs(rows).max(axis=1) / LARGEST_FLOAT8
-    steps = np.spacing(scales.astype(np.float16)).astype(np.float32) if work == "float16" else scales * 2.0**-7
-    assert (scales - exact <= steps)[exact > 0].all()
+def test_scales_are_rounded_up_by_one_step_at_most(work: str) -> None:
+    exact = np.abs(random_rows()).max(axis=1)
+    scales = rounded_up(exact, work)
+    kind = numpy_dtype(work)
+    assert np.array_equal(scales, scales.astype(kind).astype(np.float32)), "scales are stored as they are"
+    assert (scales >= exact).all()
+    below = (scales.astype(kind).view(np.uint16) - np.uint16(1)).view(kind).astype(np.float32)
+    assert (below < exact)[exact > 0].all()
+    assert scales[7] > 0, "a row of zeros divides by something"
 
 
 @pytest.mark.parametrize("config", [QWEN3_5, RWKV], ids=["qwen3_5", "rwkv"])
 def test_large_projections_are_quantised_and_nothing_else(config: dict[str, Any]) -> None:
     plain = describe(config, "fp16")
-    model = quantize(plain)
+    model = quantize(plain, "fp8")
     names = set(quantized_tensors(model))
     family = "rwkv" if config is RWKV else "qwen3_5"
     assert {name.split(".", 2)[2].removesuffix(".weight") for name in names} == QUANTISED[family]
@@ -95,8 +90,9 @@ def test_large_projections_are_quantised_and_nothing_else(config: dict[str, Any]
 @pytest.mark.parametrize("config", [QWEN3_5, RWKV], ids=["qwen3_5", "rwkv"])
 def test_scales_are_no_parameters(config: dict[str, Any]) -> None:
     plain = describe(config, "bf16")
-    assert quantize(plain).parameter_count == plain.parameter_count
-    assert quantize(plain).required_tensors == plain.required_tensors
+    for quantization in ("fp8", "nvfp4"):
+        assert quantize(plain, quantization).parameter_count == plain.parameter_count
+        assert quantize(plain, quantization).required_tensors == plain.required_tensors
 
 
 @pytest.mark.parametrize("config", [QWEN3_5, RWKV], ids=["qwen3_5", "rwkv"])
@@ -104,7 +100,7 @@ def test_scales_are_no_parameters(config: dict[str, Any]) -> None:
 def test_values_times_scales_are_the_weights(config: dict[str, Any], precision: str) -> None:
     """Three bits of mantissa: a sixteenth of each value, and of the smallest normal one below it."""
     plain = {spec.name: spec for spec in describe(config, precision).weights}
-    model = quantize(describe(config, precision))
+    model = quantize(describe(config, precision), "fp8")
     specs = {spec.name: spec for spec in model.weights}
     for name in quantized_tensors(model):
         rows = random_rows(seed=len(name))
@@ -118,9 +114,50 @@ def test_values_times_scales_are_the_weights(config: dict[str, Any], precision: 
         assert (np.abs(found - values) <= np.abs(values) / 16 + scales[:, None] * 2.0**-10).all()
 
 
+def stored(spec: Any, rows: Array) -> Array:
+    """Return what is stored for ``rows``, widened to float32."""
+    return np.asarray(spec.transform(rows).astype(numpy_dtype(spec.dtype)).astype(np.float32))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_four_bit_values_scales_and_magnitudes_are_the_weights(precision: str) -> None:
+    """One bit of mantissa: a quarter of each value at most, and a twelfth of the largest of its block below that."""
+    config = {**RWKV, "hidden_size": 64, "attention_hidden_size": 64, "intermediate_size": 128}
+    model = quantize(describe(config, precision), "nvfp4")
+    specs = {spec.name: spec for spec in model.weights}
+    names = quantized_tensors(model)
+    assert {name.split(".", 2)[2].removesuffix(".weight") for name in names} == QUANTISED["rwkv"]
+    for name in names:
+        values, scales, magnitudes = specs[name], specs[scale_name(name)], specs[magnitude_name(name)]
+        assert (values.dtype, scales.dtype) == ("float4_e2m1fn", "float8_e4m3fn")
+        assert scales.shape == (values.shape[0], values.shape[1] // 16)
+        assert magnitudes.shape == values.shape[:1]
+    plain = {spec.name: spec for spec in describe(config, precision).weights}
+    name = "layers.0.time_mixing.value.weight"
+    assert plain[name].transform is None
+    rows = random_rows()
+    blocks = stored(specs[name], rows).reshape(rows.shape[0], -1, 16)
+    steps = stored(specs[scale_name(name)], rows)[..., None] * np.float32(GLOBAL_SCALE)
+    found = blocks * steps * stored(specs[magnitude_name(name)], rows)[:, None, None]
+    wanted = rows.reshape(blocks.shape)
+    largest = np.abs(wanted).max(axis=2, keepdims=True)
+    assert np.isfinite(found).all()
+    assert (np.abs(found - wanted) <= np.maximum(np.abs(wanted) / 4, largest / 12) * 1.13 + 1e-30).all()
+
+
+def test_rows_that_are_no_whole_blocks_stay_as_they_are() -> None:
+    config = {**RWKV, "hidden_size": 24, "attention_hidden_size": 24, "intermediate_size": 32}
+    model = quantize(describe(config, "fp16"), "nvfp4")
+    assert {name.split(".", 2)[2] for name in quantized_tensors(model)} == {"channel_mixing.value.weight"}
+
+
 @pytest.mark.parametrize(
     ("quantization", "precision", "code"),
-    [("fp7", "fp16", "quantization_unknown"), ("fp8", "fp32", "quantization_precision")],
+    [
+        ("fp7", "fp16", "quantization_unknown"),
+        ("fp8", "fp32", "quantization_precision"),
+        ("nvfp4", "fp32", "quantization_precision"),
+    ],
 )
 def test_what_cannot_be(quantization: str, precision: str, code: str) -> None:
     with pytest.raises(RowpackError) as caught:
@@ -131,4 +168,5 @@ def test_what_cannot_be(quantization: str, precision: str, code: str) -> None:
 def test_what_can_be() -> None:
     check_quantization(None, "fp32")
     for precision in ("fp16", "bf16"):
-        check_quantization("fp8", precision)
+        for quantization in ("fp8", "nvfp4"):
+            check_quantization(quantization, precision)

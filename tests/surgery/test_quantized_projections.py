@@ -15,6 +15,7 @@ from subgraph import Subgraph
 from rowpack.graph.emitter import Emitter
 from rowpack.graph.linear import linear
 from rowpack.graph.model import export_model, new_graph
+from rowpack.surgery.float8_form import Float8Form
 from rowpack.surgery.quantized_projections import QuantizeProjections
 from rowpack_loaders.errors import RowpackError
 
@@ -42,7 +43,7 @@ def projection(uses: int = 1) -> tuple[Any, QuantizeProjections]:
         scales[weight.name] = emitter.constant(f"scales_{index}", row_scales)
         out = linear(emitter, x, weight, f"projection_{index}", dtype="float16", shape=["rows", OUT])
         emitter.output(out, f"out_{index}", "float16", ["rows", OUT])
-    return emitter.graph, QuantizeProjections(names, scales, "float16")
+    return emitter.graph, QuantizeProjections(names, Float8Form(scales, "float16"))
 
 
 def applied(uses: int = 1) -> onnx.ModelProto:

@@ -83,6 +83,20 @@ def test_auto_needs_to_know_the_targets_memory(pretend: Pretend, request_for: An
     assert (known.decoder_engine_layout, known.layout_decision["reason"]) == ("split", "fits")
 
 
+@pytest.mark.parametrize(("quantization", "layout"), [("fp8", "split"), ("nvfp4", "single")])
+def test_full_tensorrt_takes_four_bits_for_one_row_only(
+    pretend: Pretend, request_for: Any, quantization: str, layout: str
+) -> None:
+    """Through 11.4 it cannot lower such products over a free row count: the decision says so."""
+    options = {"precision": "fp16", "quantization": quantization, "target_memory_bytes": 2**34}
+    report = build(request_for(pretend(device="12.0"), **options))
+    assert report.decoder_engine_layout == layout
+    assert report.layout_decision["reason"] == ("fits" if layout == "split" else "fixed_row_count_weights")
+    if layout == "single":
+        with pytest.raises(RowpackError, match="split_impossible"):
+            build(request_for(pretend(device="12.0"), decoder_engine_layout="split", **options))
+
+
 def test_two_builds_give_one_file(pretend: Pretend, request_for: Any) -> None:
     request = request_for(pretend(), "qwen3_5", decoder_engine_layout="split")
     digests = {build(request).file_digest for _ in range(2)}

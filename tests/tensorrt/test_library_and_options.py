@@ -23,6 +23,7 @@ from rowpack.engines.tensorrt.flavour import (
     member_of,
 )
 from rowpack.engines.tensorrt.library import check_options, open_library
+from rowpack.gate import SplitVeto
 from rowpack_loaders.errors import RowpackError
 
 RTX_FACTS = {"version": "1.7.1.116", "capabilities": ["SM75", "SM80", "SM86", "SM89", "SM120"], "device": None}
@@ -187,6 +188,22 @@ def test_eight_bit_products_need_newer_gpus() -> None:
             chosen(flavour, facts, **options)
         assert (caught.value.code, caught.value.problem.found) == ("quantization_unsupported", found)
         assert caught.value.problem.expected == "8.9 or newer"
+
+
+def test_four_bit_products_need_the_newest() -> None:
+    def chosen(flavour: Flavour, facts: dict[str, Any]) -> Any:
+        return open_library(here(flavour), EngineOptions(), lambda modules: facts, "nvfp4")
+
+    assert chosen(TENSORRT_RTX, RTX_FACTS).capabilities == ("12.0",)
+    assert chosen(TENSORRT, {**TRT_FACTS, "device": "10.0"}).capabilities == ("10.0",)
+    with pytest.raises(RowpackError, match="quantization_unsupported"):
+        chosen(TENSORRT, TRT_FACTS)
+
+
+def test_the_veto_is_full_tensorrts_alone() -> None:
+    assert find_backend("trt").split_veto("nvfp4") is SplitVeto.FIXED_ROW_COUNT_WEIGHTS
+    assert find_backend("trt").split_veto("fp8") is None
+    assert find_backend("trt_rtx").split_veto("nvfp4") is None
 
 
 def test_onnx_runtime_has_no_eight_bit_products() -> None:

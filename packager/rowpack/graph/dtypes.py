@@ -15,6 +15,7 @@ _ONNX = {
     "float16": int(TensorProto.FLOAT16),
     "bfloat16": int(TensorProto.BFLOAT16),
     "float8_e4m3fn": int(TensorProto.FLOAT8E4M3FN),
+    "float4_e2m1fn": int(TensorProto.FLOAT4E2M1),
     "int32": int(TensorProto.INT32),
     "int64": int(TensorProto.INT64),
     "bool": int(TensorProto.BOOL),
@@ -24,10 +25,20 @@ _NUMPY: dict[str, Any] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float4_e2m1fn": np.dtype(ml_dtypes.float4_e2m1fn),
     "int32": np.dtype(np.int32),
     "int64": np.dtype(np.int64),
 }
-_SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3"}
+_SAFETENSORS = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float4_e2m1fn": "F4",
+}
+
+_PACKED = ("float4_e2m1fn",)
+"""Types of which two elements share a byte when they are stored; in memory NumPy gives each a byte of its own."""
 
 WORK_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """The element type of projections, residual stream and caches for each ``--precision``."""
@@ -74,3 +85,20 @@ def safetensors_code(dtype: str) -> str:
 def byte_width(dtype: str) -> int:
     """Return the bytes of one element of ``dtype``."""
     return int(numpy_dtype(dtype).itemsize)
+
+
+def stored_bits(dtype: str) -> int:
+    """Return the bits that one stored element of ``dtype`` takes."""
+    return 4 if dtype in _PACKED else 8 * byte_width(dtype)
+
+
+def stored_values(values: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Return the bytes of ``values`` (of ``dtype``, contiguous) as they are stored.
+
+    Of two elements that share a byte the first is in the low half, in ONNX and in safetensors alike.
+    """
+    codes: np.ndarray[Any, Any] = values.reshape(-1).view(np.uint8)
+    if dtype not in _PACKED:
+        return codes
+    packed: np.ndarray[Any, Any] = (codes[0::2] & 0xF) | (codes[1::2] << 4)
+    return packed

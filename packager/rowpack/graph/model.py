@@ -13,6 +13,9 @@ OPSET = 20
 
 IR_VERSION = 10
 
+LATER_IR_VERSION = 11
+"""For graphs with types that need a later opset (E2M1: opset 23)."""
+
 FUNCTION_DOMAIN = "rowpack"
 """Domain of the mixers' ONNX functions."""
 
@@ -31,12 +34,15 @@ def new_graph(name: str, doc: str = "") -> gs.Graph:
 
 def export_model(graph: gs.Graph, functions: Sequence[onnx.FunctionProto] = ()) -> onnx.ModelProto:
     """Return ``graph`` as an ONNX model that carries ``functions`` (none for a surgically changed graph)."""
-    domains = [onnx.helper.make_opsetid("", OPSET)]
+    opset = max(graph.opset, OPSET)
+    domains = [onnx.helper.make_opsetid("", opset)]
     if functions:
         domains.append(onnx.helper.make_opsetid(FUNCTION_DOMAIN, FUNCTION_DOMAIN_VERSION))
+    own = sorted({str(node.domain) for node in graph.nodes if node.domain not in (None, "", FUNCTION_DOMAIN)})
+    domains += [onnx.helper.make_opsetid(domain, 1) for domain in own]
     graph.import_domains = domains
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
-    model.ir_version = IR_VERSION
+    model.ir_version = IR_VERSION if opset == OPSET else LATER_IR_VERSION
     model.producer_name = "rowpack"
     model.producer_version = ""
     del model.functions[:]

@@ -1,37 +1,52 @@
-"""Write projections with eight-bit weights as a compiler recognises them: quantise and dequantise, explicitly.
+"""Write projections with quantised weights as a compiler recognises them: quantise and dequantise, explicitly.
 
-    y_t = m_t · (Q(x_t / m_t) · Wᵀ),  m_t = the largest magnitude in row t,  W = scale · W8
+    y_t = m_t · (Q(x_t / m_t) · Wᵀ),  m_t = the largest magnitude in row t
 
-Q rounds to E4M3 with one constant scale, which covers [−1, 1]: a row is brought there by its own largest magnitude, so
-the scale of activations is dynamic, a row does not depend on the rows beside it (cuts of a prompt give what the whole
-gives), and the compiler sees constants only. Weights have one scale a row of ``[out, in]``.
+A row is brought to [−1, 1] by its own largest magnitude before it is rounded, so the scale of activations is dynamic, a
+row does not depend on the rows beside it (cuts of a prompt give what the whole gives), and the compiler sees constant
+scales only. What Q and W are is the form's affair.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 import onnx_graphsurgeon as gs
 
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.surgery.surgery_pass import surgery_error
 
-LARGEST_FLOAT8 = 448.0
-
 SMALLEST_MAGNITUDE = 2.0**-14
 """Rows whose values are all smaller are not brought up to one: half precision holds no much smaller divisor."""
 
 
+class QuantizedForm(Protocol):
+    """How rows and weights of one quantised type look in a graph.
+
+    ``work`` is the element type of the products, ``opset`` the first that has the type's operators.
+    """
+
+    work: str
+    opset: int
+
+    def rounded(self, scope: Emitter, scaled: Tensor) -> Tensor:
+        """Emit rows of [−1, 1] rounded to the type, in the work dtype again."""
+        ...
+
+    def weight(self, scope: Emitter, stored: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Emit the stored weight in the work dtype, and a factor a row of it (``[out]``) or None."""
+        ...
+
+
 class QuantizeProjections:
-    """Rewrite every Gemm whose weight is one of ``names``; ``scales`` maps a weight's name to its scales."""
+    """Rewrite every Gemm whose weight is one of ``names``."""
 
     name = "quantize projections"
 
-    def __init__(self, names: Collection[str], scales: dict[str, Tensor], work: str) -> None:
+    def __init__(self, names: Collection[str], form: QuantizedForm) -> None:
         self._names = frozenset(names)
-        self._scales = scales
-        self._work = work
+        self._form = form
 
     def check_before(self, graph: gs.Graph) -> None:
         """Every quantised weight must be read by products only."""
@@ -48,26 +63,22 @@ class QuantizeProjections:
 
     def apply(self, graph: gs.Graph) -> None:
         """Rewrite in place; rows that feed several projections are quantised once."""
+        graph.opset = max(graph.opset, self._form.opset)
         emitter = Emitter(graph)
         rows: dict[int, tuple[Tensor, Tensor]] = {}
+        work = self._form.work
         for node in [node for node in graph.nodes if self._reads_quantized(node)]:
-            x, weight = node.inputs
+            x, stored = node.inputs
             scope = emitter.at_root(node.name)
             if id(x) not in rows:
                 rows[id(x)] = self._quantized_rows(scope, x)
-            quantised, magnitude = rows[id(x)]
-            wide = scope.op(
-                "DequantizeLinear",
-                [weight, self._scales[weight.name]],
-                "weight",
-                dtype=self._work,
-                shape=weight.shape,
-                axis=0,
-            )
-            out = node.outputs[0]
-            product = scope.op("Gemm", [quantised, wide], "product", dtype=self._work, transB=1)
+            rounded, magnitude = rows[id(x)]
+            weight, factor = self._form.weight(scope, stored)
+            product = scope.op("Gemm", [rounded, weight], "product", dtype=work, transB=1)
+            if factor is not None:
+                product = scope.op("Mul", [product, factor], "unscaled", dtype=work)
+            # The node itself becomes the last one, so that its output keeps its name, type and readers.
             node.op, node.attrs, node.inputs = "Mul", {}, [product, magnitude]
-            node.outputs = [out]
 
     def check_after(self, graph: gs.Graph) -> None:
         """Quantised weights may be read by DequantizeLinear only."""
@@ -81,13 +92,9 @@ class QuantizeProjections:
         return node.op == "Gemm" and node.inputs[1].name in self._names
 
     def _quantized_rows(self, scope: Emitter, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Emit Q(x / m) in the work dtype again, and m ``[rows, 1]``."""
-        work = self._work
+        """Emit Q(x / m) in the work dtype, and m ``[rows, 1]``."""
+        work = self._form.work
         smallest = scope.scalar(f"smallest_magnitude_{work}", SMALLEST_MAGNITUDE, work)
-        scale = scope.scalar(f"float8_scale_{work}", 1 / LARGEST_FLOAT8, work)
-        zero = scope.scalar("float8_zero", 0.0, "float8_e4m3fn")
         largest = scope.op("ReduceMax", [scope.op("Abs", [x], "magnitudes"), scope.ints(-1)], "largest", keepdims=1)
         magnitude = scope.op("Max", [largest, smallest], "magnitude")
-        scaled = scope.op("Div", [x, magnitude], "scaled")
-        rounded = scope.op("QuantizeLinear", [scaled, scale, zero], "quantized")
-        return scope.op("DequantizeLinear", [rounded, scale, zero], "rounded", dtype=work), magnitude
+        return self._form.rounded(scope, scope.op("Div", [x, magnitude], "scaled")), magnitude

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from rowpack.engines.io_contract import DECODE
 from rowpack.verification.prompts import smoke_prompts
+from rowpack.verification.runnable_graphs import runnable
 from rowpack_loaders.errors import Problem, RowpackError
 from rowpack_loaders.golden import GoldenCase
 from rowpack_loaders.manifest import EngineRecord
@@ -79,13 +80,13 @@ def verify_engines(
 
     Every case goes through the chunks and then decodes step by step; the token loop takes the prompts that are short
     for the model's size. ``manifest`` is the draft with everything a runtime reads; ``engines`` maps roles to ONNX
-    bytes. bfloat16 graphs run with float32 operators and rounded results. Raises RowpackError
+    bytes; what the runtime has no operators for runs by others that mean the same. Raises RowpackError
     ``verification_failed`` with every difference found.
     """
     model = describe_model(manifest)
     limit = tolerance(model.precision, quantization)
-    if model.precision == "bf16":
-        engines, exported = {role: _widened(graph) for role, graph in engines.items()}, _widened(exported)
+    engines = {role: runnable(graph, model.precision) for role, graph in engines.items()}
+    exported = runnable(exported, model.precision)
     references = _reference_cases(model, engines, exported, weights, limit, on_case)
     runtime = load_runtime(GRAPH_RUNTIME, model, engines, weights)
     ways: list[PrefillMode] = ["token-loop", "chunked"] if runtime.has_prefill_engine else ["token-loop"]
@@ -151,15 +152,6 @@ def _reference_runtime(
 
     free = replace(model, engines={role: with_free_caches(engine) for role, engine in model.engines.items()})
     return load_runtime(GRAPH_RUNTIME, free, dict.fromkeys(engines, exported), weights)
-
-
-def _widened(graph: bytes) -> bytes:
-    import onnx
-
-    from rowpack.graph.model import serialize
-    from rowpack.surgery.bfloat16_in_float32 import in_float32
-
-    return serialize(in_float32(onnx.load_from_string(graph)))
 
 
 def _reference_case(

@@ -130,7 +130,7 @@ def add_model_options(parser: ArgumentParser) -> None:
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32")
     parser.add_argument(
         "--quantization",
-        choices=("fp8",),
+        choices=("fp8", "nvfp4"),
         help="store the large projections in a smaller type (trt, trt_rtx; with fp16 or bf16)",
     )
     parser.add_argument(

@@ -63,7 +63,9 @@ class TensorRtBackend:
         return compiler_bytes(node_count) + weight_bytes
 
     def split_veto(self, quantization: str | None = None) -> SplitVeto | None:
-        """Any graph with free rows compiles."""
+        """Any graph with free rows compiles, but for E2M1 products in full TensorRT (through 11.4)."""
+        if quantization == "nvfp4" and not self.flavour.takes_free_rows_of_fp4:
+            return SplitVeto.FIXED_ROW_COUNT_WEIGHTS
         return None
 
     def open_builder(self, options: EngineOptions, quantization: str | None = None) -> TensorRtBuilder:

@@ -65,7 +65,7 @@ TENSORRT_RTX = Flavour(
 OLDEST_DEFAULT_CAPABILITY = 80
 """Compute capability 8.0. Turing (7.5) must be asked for: it has no float32 products in this compiler."""
 
-OLDEST_QUANTIZED_CAPABILITIES = {"fp8": 89}
+OLDEST_QUANTIZED_CAPABILITIES = {"fp8": 89, "nvfp4": 100}
 """The oldest GPUs with products in a quantised type (NVIDIA's support matrices); the compiler refuses older ones."""
 
 

@@ -215,8 +215,6 @@ class PlanBuild:
         )
 
     def _built_engine(self, graph: bytes, log: BuildLog, plan_bytes: int) -> BuiltEngine:
-        from rowpack.graph.model import IR_VERSION, OPSET
-
         assert self._done is not None
         memory = log.memory
         cache_sha256 = write_timing_cache(self.options.timing_cache, self._done.get("timing_cache"))
@@ -226,8 +224,8 @@ class PlanBuild:
             backend_version=self.library.version,
             lowering="plain",
             rows=self.order.rows,
-            opset=OPSET,
-            ir_version=IR_VERSION,
+            opset=next(entry.version for entry in self.order.model.opset_import if entry.domain == ""),
+            ir_version=self.order.model.ir_version,
             onnx=graph,
             onnx_sha256=hashlib.sha256(graph).hexdigest(),
             weight_bytes=self.order.weight_bytes if memory is None else memory.weight_bytes,

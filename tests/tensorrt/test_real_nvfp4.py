@@ -1,0 +1,63 @@
+"""Engines with four-bit projections, really compiled: TensorRT for RTX takes a free row count, so there is prefill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compiled_models import TRAINED_CHECKPOINTS, Preparation
+from real_library import ParsedNetwork
+
+from rowpack import BuildRequest, build
+from rowpack.engines import find_backend
+from rowpack.engines.options import EngineOptions
+from rowpack_loaders import RowpackError, open_bundle, validate
+
+pytestmark = pytest.mark.trt_rtx
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The manifest of a split bundle of RWKV in fp16 with nvfp4 projections."""
+    request = BuildRequest(
+        TRAINED_CHECKPOINTS["rwkv"],
+        tmp_path_factory.mktemp("nvfp4") / "nvfp4.bundle",
+        backend="trt_rtx",
+        precision="fp16",
+        quantization="nvfp4",
+        target_memory_bytes=2**34,
+    )
+    report = build(request)
+    assert validate(report.path).errors == []
+    with open_bundle(report.path) as bundle:
+        found: dict[str, Any] = bundle.manifest
+    return found
+
+
+def test_a_pair_with_four_bit_projections(manifest: dict[str, Any]) -> None:
+    assert manifest["decoder_engine_layout"] == "split"
+    assert manifest["model"]["quantization"] == "nvfp4"
+    for engine in manifest["engines"].values():
+        assert engine["target"]["sm"] == ["12.0", "12.1"]
+        assert (engine["opset"], engine["ir_version"]) == (23, 11)
+        assert engine["resident_bytes"]["weights"] < 0.6 * 7_377_536  # of the same model in fp16
+    assert manifest["engines"]["prefill"]["profile"]["token_id"] == {"min": [1], "opt": [32], "max": [64]}
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+@pytest.mark.parametrize("family", TRAINED_CHECKPOINTS)
+def test_only_projections_pass_through_four_bits(tmp_path: Path, family: str, role: str) -> None:
+    preparation = Preparation(TRAINED_CHECKPOINTS[family], tmp_path, "fp16", 64, "nvfp4")
+    network = ParsedNetwork(preparation, role)
+    trt = network.trt
+    quantising = [layer.name for layer in network.layers() if layer.type == trt.LayerType.DYNAMIC_QUANTIZE]
+    assert quantising
+    kept = ("in_proj_ba", "conv", "delta_rule", "norm", "lm_head", "embed", "receptance", "wkv", "decay")
+    assert [name for name in quantising if any(word in name for word in kept)] == []
+
+
+def test_older_gpus_are_refused() -> None:
+    with pytest.raises(RowpackError) as caught:
+        find_backend("trt_rtx").open_builder(EngineOptions(("8.9", "12.0")), "nvfp4")
+    assert (caught.value.code, caught.value.problem.found) == ("quantization_unsupported", "8.9")
