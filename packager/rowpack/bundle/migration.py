@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rowpack.bundle.provenance import slsa_provenance
 from rowpack.bundle.writer import ALIGNMENT_BYTES, BundleWriter
 from rowpack.prefill_rows import check_prefill_rows
 from rowpack.progress import Progress, Stage
@@ -152,7 +153,7 @@ def _write(
                 )
         bundle.container.check_unchanged()
         with progress.stage("publish", str(new)):
-            return writer.finish(manifest, _provenance(manifest))
+            return writer.finish(manifest, _provenance(manifest["origin"]))
 
 
 def _manifest(bundle: Bundle, description: OlderDescription, names: Mapping[str, str]) -> dict[str, Any]:
@@ -292,26 +293,10 @@ def _runtime_json(container: Container, description: OlderDescription) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
 
-def _provenance(manifest: Mapping[str, Any]) -> dict[str, object]:
+def _provenance(origin: Mapping[str, Any]) -> dict[str, object]:
     """Return what the trailer says: which file was converted, and by what."""
-    origin = manifest["origin"]
-    return {
-        "predicateType": "https://slsa.dev/provenance/v1",
-        "predicate": {
-            "buildDefinition": {
-                "buildType": MIGRATION_TYPE,
-                "externalParameters": {"form": origin["form"]},
-                "resolvedDependencies": [
-                    {
-                        "name": "older bundle",
-                        "digest": {"sha256": origin["sha256"]},
-                        "annotations": {"length": origin["length"]},
-                    }
-                ],
-            },
-            "runDetails": {"builder": {"id": "urn:rowpack:builder", "version": {"rowpack": __version__}}},
-        },
-    }
+    older = {"file": "older bundle", "length": origin["length"], "sha256": origin["sha256"]}
+    return slsa_provenance({"form": origin["form"]}, [older], {"rowpack": __version__}, build_type=MIGRATION_TYPE)
 
 
 def _pieces(container: Container, place: SectionRange, stage: Stage) -> Iterator[memoryview]:

@@ -20,7 +20,11 @@ BUILDER_ID = "urn:rowpack:builder"
 
 
 def slsa_provenance(
-    parameters: Mapping[str, object], inputs: Sequence[Mapping[str, object]], versions: Mapping[str, str]
+    parameters: Mapping[str, object],
+    inputs: Sequence[Mapping[str, object]],
+    versions: Mapping[str, str],
+    *,
+    build_type: str = BUILD_TYPE,
 ) -> dict[str, object]:
     """Return the trailer's ``provenance``: a predicate and its type, as an in-toto statement would hold them.
 
@@ -33,7 +37,7 @@ def slsa_provenance(
         "predicateType": SLSA_PROVENANCE,
         "predicate": {
             "buildDefinition": {
-                "buildType": BUILD_TYPE,
+                "buildType": build_type,
                 "externalParameters": dict(parameters),
                 "resolvedDependencies": [
                     {
