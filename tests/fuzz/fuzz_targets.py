@@ -17,6 +17,7 @@ from typing import Any
 
 import msgpack
 from forged_bundles import MANIFEST, forged, frame, good_bundle, place_of, raw_frame, sections_end
+from vector_recipes import piece_bytes
 
 from rowpack_loaders.bundle import open_bundle
 from rowpack_loaders.errors import Problem, RowpackError
@@ -30,6 +31,7 @@ from rowpack_loaders.strict_msgpack import unpack_msgpack
 from rowpack_loaders.validation import Report, manifest_rules, validate
 
 GOOD = good_bundle()
+LONGEST_SEED_BYTES = 65_536
 _FILE = Path(f"/dev/shm/rowpack-fuzz-{os.getpid()}" if Path("/dev/shm").is_dir() else f"rowpack-fuzz-{os.getpid()}")
 
 
@@ -168,7 +170,7 @@ def seeds(target: str) -> list[bytes]:
     }
     packed = part("golden.msgpack.zst")
     of_target: dict[str, list[bytes]] = {
-        "container": [GOOD],
+        "container": [GOOD, *bad_vectors()],
         "header": [GOOD[16:4096], GOOD[16:4096].rstrip(b" ")],
         "manifest": [parts[MANIFEST]],
         "trailer": [GOOD[sections_end(GOOD) : -16]],
@@ -180,6 +182,17 @@ def seeds(target: str) -> list[bytes]:
         "msgpack_bytes": [packed[16:]],
     }
     return of_target[target]
+
+
+def bad_vectors() -> Iterator[bytes]:
+    """Yield the files of ``schema/vectors/bad`` that are small."""
+    vectors = Path(__file__).resolve().parents[2] / "schema" / "vectors"
+    for path in sorted(vectors.glob("bad/*/recipe.json")):
+        recipe = json.loads(path.read_text(encoding="utf-8"))
+        base = (vectors / recipe["base"]).read_bytes() if recipe["base"] else b""
+        pieces = [piece_bytes(piece, base) for piece in recipe["pieces"]]
+        if recipe["kind"] == "file" and sum(len(data) * count for data, count in pieces) <= LONGEST_SEED_BYTES:
+            yield b"".join(data * count for data, count in pieces)
 
 
 def part(name: str) -> bytes:

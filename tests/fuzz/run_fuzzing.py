@@ -28,7 +28,6 @@ SEARCH_PATH = [
 ]
 INPUT_TIMEOUT_S = 20
 MEMORY_LIMIT_MB = 2048
-LONGEST_INPUT_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def main() -> int:
 
 def run_target(name: str, corpus: Path, seconds: int) -> TargetResult:
     """Fuzz one target in a process of its own."""
-    from fuzz_targets import seeds
+    from fuzz_targets import LONGEST_SEED_BYTES, seeds
 
     folder, failures = corpus / name, corpus / "failures"
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +80,7 @@ def run_target(name: str, corpus: Path, seconds: int) -> TargetResult:
         f"-max_total_time={seconds}",
         f"-timeout={INPUT_TIMEOUT_S}",
         f"-rss_limit_mb={MEMORY_LIMIT_MB}",
-        f"-max_len={LONGEST_INPUT_BYTES}",
+        f"-max_len={LONGEST_SEED_BYTES}",
         f"-dict={dictionary}",
         f"-artifact_prefix={failures}/{name}-",
         "-print_final_stats=1",
