@@ -79,7 +79,8 @@ def demo_bundle(full_environment: Path, tmp_path_factory: pytest.TempPathFactory
 def test_the_wheel_holds_both_packages_and_their_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     demo = {path.name for path in (ROOT / "packager" / "rowpack" / "demo_checkpoint").iterdir()}
-    schema = {path.relative_to(ROOT / "schema").as_posix() for path in (ROOT / "schema").rglob("*") if path.is_file()}
+    # The vectors are for people who write readers; they stay in the repository.
+    schema = {path.name for path in (ROOT / "schema").glob("*.json")}
     assert {f"rowpack/demo_checkpoint/{name}" for name in demo} <= names
     assert {f"rowpack_loaders/schema/{name}" for name in schema} <= names
     assert {"rowpack/py.typed", "rowpack_loaders/py.typed"} <= names
