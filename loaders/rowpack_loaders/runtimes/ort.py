@@ -120,6 +120,8 @@ class OrtRuntime:
         # A pattern would be kept for every cache length that is run: 25 kB a step on a small hybrid model.
         options.enable_mem_pattern = False
         options.add_session_config_entry("session.disable_prepacking", "1")
+        # Quantised weights, which only graphs of other backends have, are widened once at load, not in every call.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
         if can_flush_denormals():
             # For the worker threads; the calling thread, which the runtime would change for good, is switched
             # around each call instead.

@@ -47,7 +47,16 @@ def export_model(graph: gs.Graph, functions: Sequence[onnx.FunctionProto] = ()) 
     model.producer_version = ""
     del model.functions[:]
     model.functions.extend(functions)
+    use_opset(model, opset)
     return model
+
+
+def use_opset(model: onnx.ModelProto, opset: int) -> None:
+    """Declare ``opset`` for the main graph and all functions, which must have one and the same."""
+    for entries in (model.opset_import, *(function.opset_import for function in model.functions)):
+        for entry in entries:
+            if entry.domain == "":
+                entry.version = opset
 
 
 def import_graph(model: onnx.ModelProto) -> gs.Graph:

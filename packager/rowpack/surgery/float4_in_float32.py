@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from rowpack.graph.model import use_opset
 from rowpack.surgery.float4_form import BLOCK_COLUMNS, DYNAMIC_QUANTIZE, LARGEST_FLOAT4, TENSORRT_DOMAIN
 
 EMULATION_OPSET = 21
@@ -50,9 +51,10 @@ def without_float4(model: onnx.ModelProto) -> onnx.ModelProto:
     del result.graph.node[:]
     result.graph.node.extend(emulation.nodes)
     result.graph.initializer.extend(emulation.constants.values())
+    kept = [entry for entry in model.opset_import if entry.domain != TENSORRT_DOMAIN]
     del result.opset_import[:]
-    result.opset_import.append(helper.make_opsetid("", EMULATION_OPSET))
-    result.opset_import.extend(entry for entry in model.opset_import if entry.domain not in ("", TENSORRT_DOMAIN))
+    result.opset_import.extend(kept)
+    use_opset(result, EMULATION_OPSET)
     del result.graph.value_info[:]
     return result
 
