@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +21,7 @@ from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.generation import STOP, Generation, generate_tokens
 from rowpack_loaders.host_memory import available_host_memory
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription, describe_model
-from rowpack_loaders.runtimes import Runtime, load_runtime
+from rowpack_loaders.runtimes import RUNTIMES, Runtime, load_runtime
 from rowpack_loaders.safetensors_header import parse_header
 from rowpack_loaders.sampling import Sampler, SamplingParameters
 from rowpack_loaders.section_content import SectionContent, check_content_digest, open_content
@@ -147,14 +148,16 @@ def load(
     device: str | None = None,
     threads: int | None = None,
     layout: Layout = "auto",
+    cache_folder: str | os.PathLike[str] | None = None,
 ) -> Decoder:
     """Load the bundle at ``path`` and return its :class:`Decoder`.
 
     ``runtime`` is a backend id and defaults to the bundle's own; ``device`` and ``threads`` default to the
     runtime's choice (``ort``: the processor, with every physical core this process may use). ``layout``:
     ``auto`` loads the prefill engine of a split bundle when memory holds it and warns when it does not,
-    ``single`` never loads it, ``split`` insists. Engine sections are checked by their digests before they
-    are loaded; ``rowpack validate`` checks the weights as well.
+    ``single`` never loads it, ``split`` insists. ``cache_folder`` is where a runtime that compiles at load (TensorRT
+    for RTX) keeps what it compiled for this device; without one nothing is written. Engine sections are checked by
+    their digests before they are loaded; ``rowpack validate`` checks the weights as well.
     """
     if layout not in LAYOUTS:
         raise RowpackError("layout_unknown", "The layout is unknown", found=repr(layout), expected=" or ".join(LAYOUTS))
@@ -162,7 +165,8 @@ def load(
     try:
         bundle.require_manifest()
         model = describe_model(bundle.manifest, where=f"{bundle.path}: manifest.json")
-        loaded = _load_engines(bundle, model, layout, runtime, device, threads)
+        kept = None if cache_folder is None else Path(cache_folder)
+        loaded = _load_engines(bundle, model, layout, runtime, device, threads, kept)
     except BaseException:
         bundle.close()
         raise
@@ -195,6 +199,7 @@ def _load_engines(
     runtime: str | None,
     device: str | None,
     threads: int | None,
+    cache_folder: Path | None,
 ) -> Runtime:
     if layout == "split" and PREFILL not in model.engines:
         raise RowpackError(
@@ -207,16 +212,20 @@ def _load_engines(
         )
     weights = None if model.weights_section is None else bundle.container.mapped_section(model.weights_section)
 
+    backend = _backend(model, runtime)
+
     def load_roles(roles: Sequence[str]) -> Runtime:
         engines = {role: _read_engine(bundle, model, role, weights) for role in roles}
-        backend = runtime or model.engines[DECODE].backend
-        return load_runtime(backend, model, engines, weights, device=device, thread_count=threads)
+        return load_runtime(
+            backend, model, engines, weights, device=device, thread_count=threads, cache_folder=cache_folder
+        )
 
     if layout == "single" or PREFILL not in model.engines:
         return load_roles([DECODE])
     if layout == "split":
         return load_roles([DECODE, PREFILL])
-    needed, available = second_engine_bytes(model), available_host_memory()
+    on_gpu = backend in RUNTIMES and RUNTIMES[backend].on_gpu
+    needed, available = second_engine_bytes(model), None if on_gpu else available_host_memory()
     if available is not None and needed > available:
         _warn_of_one_engine(f"it needs {needed} bytes and {available} are available")
         return load_roles([DECODE])
@@ -227,6 +236,21 @@ def _load_engines(
             raise
         _warn_of_one_engine("loading it ran out of memory")
         return load_roles([DECODE])
+
+
+def _backend(model: ModelDescription, runtime: str | None) -> str:
+    """Return the backend that runs the engines; a plan runs on no other than its own."""
+    engine = model.engines[DECODE]
+    if runtime is not None and runtime != engine.backend and engine.section.endswith(PLAN_SUFFIX):
+        raise RowpackError(
+            "runtime_unsuitable",
+            "The bundle's engines are plans, which run on the library they were compiled by",
+            where=engine.section,
+            found=repr(runtime),
+            expected=engine.backend,
+            remedy="Leave the runtime out, or build the bundle for the other one",
+        )
+    return runtime or engine.backend
 
 
 def _read_engine(

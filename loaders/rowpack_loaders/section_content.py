@@ -7,8 +7,9 @@ without being held in memory.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from rowpack_loaders.container import Container
@@ -38,9 +39,14 @@ class SectionContent(Protocol):
 class RawContent:
     """The content of a section that is stored as it is."""
 
-    def __init__(self, length_bytes: int, read: ReadInto) -> None:
+    def __init__(self, length_bytes: int, read: ReadInto, view: Callable[[], memoryview]) -> None:
         self.length_bytes = length_bytes
         self._read = read
+        self._view = view
+
+    def view(self) -> memoryview:
+        """Return the content in place, over the file's mapping."""
+        return self._view()
 
     def read_into(self, buffer: memoryview, offset_bytes: int) -> None:
         """Fill ``buffer`` from an offset; the range must lie inside the content."""
@@ -78,7 +84,7 @@ def open_content(container: Container, manifest: dict[str, object], name: str) -
     place = container.section_range(name)
     record = read_extents_record(manifest, name)
     if record is None:
-        return RawContent(place.length_bytes, _reader(container, place))
+        return RawContent(place.length_bytes, _reader(container, place), partial(container.section_view, name))
     base = _base_range(container, manifest, name, record)
     where = f"{container.path}: {name}"
     stored = _reader(container, place)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.model_description import ModelDescription
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import numpy.typing as npt
 
@@ -76,8 +79,21 @@ class Runtime(Protocol):
         """
 
 
-# Backend id → module and class; a module is imported when a bundle asks for it.
-RUNTIMES = {"ort": ("rowpack_loaders.runtimes.ort", "OrtRuntime")}
+@dataclass(frozen=True)
+class RuntimeEntry:
+    """Where a runtime is found, and whether it runs on a GPU, whose memory it then looks after itself."""
+
+    module: str
+    class_name: str
+    on_gpu: bool = False
+
+
+# By backend id; a module is imported when a bundle asks for it.
+RUNTIMES = {
+    "ort": RuntimeEntry("rowpack_loaders.runtimes.ort", "OrtRuntime"),
+    "trt": RuntimeEntry("rowpack_loaders.runtimes.tensorrt", "TensorRtRuntime", on_gpu=True),
+    "trt_rtx": RuntimeEntry("rowpack_loaders.runtimes.tensorrt", "TensorRtxRuntime", on_gpu=True),
+}
 
 
 def load_runtime(
@@ -88,10 +104,12 @@ def load_runtime(
     *,
     device: str | None = None,
     thread_count: int | None = None,
+    cache_folder: Path | None = None,
 ) -> Runtime:
     """Load ``engines`` (role → a graph's bytes, or a plan's content) with the runtime for ``backend``.
 
-    ``weights`` is the weight section, which stays mapped as long as the runtime lives. Raises
+    ``weights`` is the weight section, which stays mapped as long as the runtime lives. ``cache_folder`` is for
+    runtimes that compile at load. Raises
     :class:`RowpackError` ``runtime_unknown`` or ``runtime_not_installed``, and what the runtime raises.
     """
     if backend not in RUNTIMES:
@@ -102,9 +120,11 @@ def load_runtime(
             expected=" or ".join(sorted(RUNTIMES)),
             remedy="Update rowpack, or build the bundle for a listed backend",
         )
-    module_name, class_name = RUNTIMES[backend]
+    entry = RUNTIMES[backend]
+    options: dict[str, Any] = {"cache_folder": cache_folder} if entry.on_gpu else {}
     try:
-        runtime_class: Any = getattr(importlib.import_module(module_name), class_name)
+        runtime_class: Any = getattr(importlib.import_module(entry.module), entry.class_name)
+        runtime: Runtime = runtime_class(model, engines, weights, device=device, thread_count=thread_count, **options)
     except ImportError as error:
         raise RowpackError(
             "runtime_not_installed",
@@ -113,5 +133,4 @@ def load_runtime(
             expected="an installed library",
             remedy="Install rowpack with the extra of that backend",
         ) from error
-    runtime: Runtime = runtime_class(model, engines, weights, device=device, thread_count=thread_count)
     return runtime
