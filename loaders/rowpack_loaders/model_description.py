@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rowpack_loaders import manifest as records
+from rowpack_loaders.compatibility.engine_needs import EngineNeeds, read_engine_needs
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.manifest import MANIFEST_SECTION, EngineRecord, Limits, StateRecord, TensorRecord, Tokens
 from rowpack_loaders.manifest_fields import Fields
@@ -47,6 +48,7 @@ class ModelDescription:
     weights_section: str | None
     resident_bytes: Mapping[str, ResidentBytes]
     weights_shared: bool
+    needs: Mapping[str, EngineNeeds]
     content_digest: str | None
 
     @property
@@ -81,6 +83,7 @@ def describe_model(manifest: dict[str, object], *, where: str = MANIFEST_SECTION
         weights_section=None if weights is None else weights.text("section"),
         resident_bytes={name: _resident_bytes(engine) for name, engine in fields.members("engines")},
         weights_shared=records.read_weights_shared(manifest, where),
+        needs={need.role: need for need in read_engine_needs(manifest)},
         content_digest=fields.optional_text("content_digest"),
     )
     for engine in model.engines.values():

@@ -36,6 +36,7 @@ CHECKPOINTS = {
 }
 CACHE_ROWS = 48
 PREFILL_ROWS = 16
+TARGET = {"os": ["linux"], "arch": ["x86_64"], "cpu_features": [], "sm": ["8.6", "8.9"], "minimum_driver": None}
 SECTIONS = {"decode": "engine.plan", "prefill": "prefill.plan"}
 
 
@@ -109,6 +110,7 @@ def make_model(checkpoint: Path, folder: Path, precision: str = "fp32") -> Prete
             "inputs": [tensor.as_json() for tensor in order.contract.inputs],
             "outputs": [tensor.as_json() for tensor in order.contract.outputs],
             "resident_bytes": {"weights": 1000, "context": 0},
+            "target": TARGET,
         }
     manifest["weights"] = None
     return PretendedModel(request.output, manifest, compiled)

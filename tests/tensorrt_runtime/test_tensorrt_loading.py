@@ -97,6 +97,27 @@ def test_a_library_that_refuses_a_plan_is_quoted(models: Models) -> None:
 
 
 @pytest.mark.parametrize(
+    ("capability", "version", "code", "found"),
+    [
+        ("7.5", "1.7.1.116", "target_compute_capability_mismatch", "compute capability 7.5"),
+        ("8.9", "1.7.2.1", "target_runtime_version_mismatch", "tensorrt-rtx 1.7.2.1"),
+    ],
+)
+def test_a_plan_for_another_machine_is_not_handed_over(
+    capability: str, version: str, code: str, found: str, models: Models
+) -> None:
+    device, library = models["rwkv"].parts()
+    device.compute_capability = capability
+    library.version = version
+    with pytest.raises(RowpackError) as caught:
+        TensorRtxRuntime(models["rwkv"].model, {"decode": plan_content("decode")}, None, parts=(device, library))
+    assert caught.value.code == "engine_not_for_this_machine"
+    assert [(problem.code, problem.found) for problem in caught.value.problems] == [(code, found)]
+    assert all(problem.expected and problem.remedy for problem in caught.value.problems)
+    assert list(library.engines) == []
+
+
+@pytest.mark.parametrize(
     ("name", "change"),
     [
         ("token_id", {"dtype": "int64"}),

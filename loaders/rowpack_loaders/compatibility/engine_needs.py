@@ -48,7 +48,7 @@ def read_engine_needs(manifest: dict[str, object]) -> tuple[EngineNeeds, ...]:
 
 
 def _read(role: str, engine: Fields) -> EngineNeeds:
-    target = engine.child("target")
+    target = engine.optional_child("target") or Fields({"os": [], "arch": [], "sm": []}, "", MANIFEST_SECTION)
     flags = engine.child("builder_flags").raw if "builder_flags" in engine.raw else {}
     level = flags.get("hardware_compatibility")
     return EngineNeeds(

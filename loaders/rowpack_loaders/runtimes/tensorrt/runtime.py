@@ -10,7 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.compatibility import rules
+from rowpack_loaders.compatibility.engine_needs import EngineNeeds
+from rowpack_loaders.compatibility.rules import Question
+from rowpack_loaders.compatibility.target import Target
+from rowpack_loaders.errors import Problem, RowpackError
 from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.runtimes.tensorrt.geometry import check_engine
@@ -102,8 +106,27 @@ class TensorRtRuntime:
         weakref.finalize(owner, graph.destroy)
         return graph
 
+    def _check_needs(self, engine: EngineNeeds) -> None:
+        """Refuse a plan for another GPU or library version before the library sees it."""
+        target = Target(
+            compute_capability=self.device.compute_capability,
+            has_gpu=True,
+            runtimes={self.backend: self._library.version},
+            runtimes_complete=True,
+        )
+        question = Question(engine, self.model.precision, None, target)
+        answers = [*rules.gpu(question), *rules.runtime_is_there(question)]
+        problems = [answer for answer in answers if isinstance(answer, Problem)]
+        if problems:
+            raise RowpackError.from_problems(
+                "engine_not_for_this_machine",
+                f"The {engine.role} engine was compiled for another GPU or library ({self.device.name} is here)",
+                problems,
+            )
+
     def _load(self, role: str, plan: SectionContent) -> LoadedEngine:
         record = self.model.engines[role]
+        self._check_needs(self.model.needs[role])
         needed = self.model.resident_bytes[role]
         free = self.device.free_bytes()
         if needed.weights + needed.context > free:
