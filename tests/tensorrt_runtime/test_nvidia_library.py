@@ -63,14 +63,24 @@ class TensorRt(ModuleType):
                 self.logger = logger
 
             def deserialize_cuda_engine(self, plan: Any) -> Any:
+                if "reader" in module.fails and not isinstance(plan, memoryview):
+                    raise RuntimeError("[ERROR] Failed to open cuda driver.")
                 module.got["plan"] = module.read(plan)
                 return module.unless("deserialize", self.logger, module.engine(self.logger))
 
         self.ILogger = type("ILogger", (Base,), {"Severity": self.Severity})
-        self.IStreamReaderV2 = Base
+        self.IStreamReaderV2 = type("IStreamReaderV2", (Base,), {"__init__": self.begin_reader})
         self.Runtime = Runtime
         if rtx:
             self.IRuntimeCache = object
+
+    @staticmethod
+    def begin_reader(reader: Any) -> None:
+        """Begin a stream reader, or fail as the binding does where it finds no driver."""
+        module = sys.modules["tensorrt_rtx"]
+        if "reader class" in module.fails:
+            raise RuntimeError("[ERROR] Failed to open cuda driver.")
+        reader.begun = True
 
     def unless(self, name: str, logger: Any, value: Any) -> Any:
         """Return ``value``, or log and return what the library returns when it fails."""
@@ -154,6 +164,17 @@ def test_a_plan_arrives_whole_and_its_tensors_are_told(plan: Any, trt: TensorRt)
         ("state", True, "bfloat16", (3, 4), None),
         ("logits", False, "fp8", (1, 8), None),
     ]
+
+
+@pytest.mark.parametrize("what", ["reader", "reader class"])
+def test_a_library_that_takes_no_pieces_gets_the_whole(what: str, trt: TensorRt) -> None:
+    trt.fails.add(what)
+    plan: Any = PiecewisePlan()
+    library().load_engine(plan)
+    assert trt.got["plan"] == PLAN
+    trt.fails.add("deserialize")
+    with pytest.raises(DeviceError, match="the reason"):
+        library().load_engine(plan)
 
 
 def test_a_run_goes_to_the_devices_stream(trt: TensorRt) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rowpack_loaders.runtimes.tensorrt.interfaces import Device, DeviceError, DeviceMemoryError, PlanTensor
-from rowpack_loaders.section_content import RawContent, SectionContent
+from rowpack_loaders.section_content import RawContent, SectionContent, content_pieces
 
 MODULES = {"trt": ("tensorrt", "tensorrt_bindings"), "trt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 _DTYPES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT32": "int32", "INT64": "int64"}
@@ -47,12 +47,25 @@ class NvidiaLibrary:
         self._cache: Any = None
 
     def load_engine(self, plan: SectionContent) -> NvidiaEngine:
-        """Deserialise a plan from the mapped file, or piece by piece where it is stored as extents."""
+        """Deserialise a plan from the mapped file, or piece by piece where it is stored as extents.
+
+        A library that does not take pieces gets the plan put together in host memory.
+        """
+        if isinstance(plan, RawContent):
+            return self._deserialised(plan.view())
+        try:
+            return self._deserialised(_make_reader(self._trt, plan))
+        except DeviceMemoryError:
+            raise
+        except (DeviceError, RuntimeError):  # the latter where not even a reader can be made
+            return self._deserialised(memoryview(b"".join(map(bytes, content_pieces(plan)))))
+
+    def _deserialised(self, source: Any) -> NvidiaEngine:
         self._messages.clear()
-        source = _mapped(plan)
-        if source is None:
-            source = _make_reader(self._trt, plan)
-        engine = self._runtime.deserialize_cuda_engine(source)
+        try:
+            engine = self._runtime.deserialize_cuda_engine(source)
+        except RuntimeError as error:  # what a binding makes of a library that cannot reach a driver
+            raise self.error(str(error)) from error
         if engine is None:
             raise self.error("the plan was not deserialised")
         return NvidiaEngine(self._trt, engine, self)
@@ -153,11 +166,6 @@ def _tensor(trt: Any, engine: Any, index: int) -> PlanTensor:
         profile = (tuple(map(int, smallest)), tuple(map(int, largest)))
     word = engine.get_tensor_dtype(name).name
     return PlanTensor(name, is_input, _DTYPES.get(word, word.lower()), shape, profile)
-
-
-def _mapped(plan: SectionContent) -> memoryview | None:
-    """Return the plan's bytes over the file's mapping, where they lie in one piece."""
-    return plan.view() if isinstance(plan, RawContent) else None
 
 
 def _make_logger(trt: Any, messages: list[str]) -> Any:
