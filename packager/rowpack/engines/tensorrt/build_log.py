@@ -44,11 +44,6 @@ class BuildLog:
         return [text for severity, text in self.messages if severity in _ERRORS and not _NOISE.search(text)]
 
     @property
-    def warnings(self) -> list[str]:
-        """Texts of logged warnings."""
-        return [text for severity, text in self.messages if severity == "WARNING"]
-
-    @property
     def memory(self) -> DeviceMemory | None:
         """The device memory that the library logged for the finished plan, or None when it did not."""
         figures = {name: int(count) for _, text in self.messages for name, count in _FIGURE.findall(text)}
