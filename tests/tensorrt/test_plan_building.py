@@ -180,6 +180,8 @@ def test_any_logged_error_fails_the_build(pretend: Pretend, rwkv: Preparation, b
     error = failure(pretend, rwkv, **behaviour)
     assert error.code == "engine_build_failed"
     assert error.problem.where == "layers.0.channel_mixing.key"
+    operators = {node.name: node.op_type for node in rwkv.orders["decode"].model.graph.node}
+    assert str(error.problem.found).startswith(f"operator {operators['layers.0.channel_mixing.key']}: ")
     assert error.problem.remedy
 
 

@@ -137,6 +137,7 @@ def test_turing_cannot_hold_the_float32_state(prepared: Preparations) -> None:
         build_plan(rtx(), prepared("qwen3_5", "fp16"), options=EngineOptions(("7.5",)))
     assert caught.value.code == "engine_build_failed"
     assert str(caught.value.problem.where).startswith("layers.")
+    assert str(caught.value.problem.found).startswith("operator ")
     assert "7.5" in str(caught.value.problem.remedy)
 
 

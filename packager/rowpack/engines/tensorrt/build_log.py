@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 _ERRORS = ("INTERNAL_ERROR", "ERROR")
@@ -29,9 +29,11 @@ class DeviceMemory:
 
 @dataclass
 class BuildLog:
-    """The messages of one build, in order; ``node_names`` are the graph's, by which a failure names its layer."""
+    """The messages of one build, in order; ``operators`` maps the graph's node names to their operators, by which a
+    failure names its layer.
+    """
 
-    node_names: Collection[str] = ()
+    operators: Mapping[str, str] = field(default_factory=dict)
     messages: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, severity: str, text: str) -> None:
@@ -54,7 +56,7 @@ class BuildLog:
 
     def layer_in(self, text: str) -> str | None:
         """Return the longest of our node names that ``text`` mentions; the library appends ``_U49`` and the like."""
-        found = [name for word in _WORD.findall(text) for name in _beginnings(word) if name in self.node_names]
+        found = [name for word in _WORD.findall(text) for name in _beginnings(word) if name in self.operators]
         return max(found, key=len, default=None)
 
 

@@ -80,7 +80,7 @@ class PlanBuild:
         from rowpack.graph.model import serialize
 
         graph = serialize(self.order.model)
-        log = BuildLog({node.name for node in self.order.model.graph.node})
+        log = BuildLog({node.name: node.op_type for node in self.order.model.graph.node})
         plan_bytes = 0
         with (
             self.weights.path.open("rb") as file,
@@ -180,11 +180,12 @@ class PlanBuild:
         everything = f"{said} {printed}"
         if is_out_of_memory(everything):
             return self._no_memory(quoted(said))
+        layer = log.layer_in(everything)
         return RowpackError(
             "engine_build_failed",
             f"{self.flavour.product} {self.library.version} could not compile the {self.order.role} engine",
-            where=log.layer_in(everything) or f"the {self.order.role} engine",
-            found=quoted(said),
+            where=layer or f"the {self.order.role} engine",
+            found=quoted(said if layer is None else f"operator {log.operators[layer]}: {said}"),
             expected="a plan and no error in the log",
             remedy=remedy_for(everything),
         )
