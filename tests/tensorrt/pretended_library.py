@@ -21,6 +21,8 @@ BEHAVIOUR = json.loads(Path(__file__).with_name("behaviour.json").read_text("utf
 
 __version__ = BEHAVIOUR.get("version", "11.4.0")
 
+if "print_at_import" in BEHAVIOUR:
+    print("x" * BEHAVIOUR["print_at_import"], file=sys.stderr, flush=True)
 if "import_error" in BEHAVIOUR:
     raise ImportError(BEHAVIOUR["import_error"])
 
@@ -227,6 +229,10 @@ class Builder:
             print(BEHAVIOUR["print"], file=sys.stderr, flush=True)
         if "signal" in BEHAVIOUR:
             os.kill(os.getpid(), signal.Signals[BEHAVIOUR["signal"]])
+        if "process_file" in BEHAVIOUR:
+            Path(BEHAVIOUR["process_file"]).write_text(str(os.getpid()), "utf-8")
+        if "allocate_bytes" in BEHAVIOUR:
+            bytearray(BEHAVIOUR["allocate_bytes"])
         if BEHAVIOUR.get("hang"):
             Path(BEHAVIOUR["hang"]).write_text(str(os.getpid()), "utf-8")
             time.sleep(600)

@@ -82,6 +82,8 @@ def main() -> int:
     plan_descriptor = os.dup(1)
     os.dup2(2, 1)
     request = channel.line()
+    # Before the library is loaded, which may print more than its pipe holds while the parent still sends.
+    request["graph"] = channel.exactly(request["graph_bytes"])
     sys.path[:] = request["sys_path"]
     try:
         trt = import_first(request["modules"])
@@ -138,14 +140,13 @@ def device_capability() -> str | None:
 
 def build(trt: Any, channel: Channel, request: dict[str, Any], plan_descriptor: int) -> None:
     """Parse the graph, tell the network's tensors, and write the plan once the parent agrees."""
-    graph = channel.exactly(request["graph_bytes"])
     weights = map_file(channel.weight_file)
     logger = make_logger(trt, channel)
     builder = trt.Builder(logger)
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, logger)
     started = time.monotonic()
-    if not parse(parser, graph, weights, request["initializers"]):
+    if not parse(parser, request["graph"], weights, request["initializers"]):
         for index in range(parser.num_errors):
             channel.send("parser_error", **parser_error(parser.get_error(index)))
         channel.send("done", parsed=False)

@@ -63,7 +63,10 @@ class BuilderProcess:
             raise
 
     def events(self) -> Iterator[Message | memoryview]:
-        """Yield the child's messages as they come, and its plan in pieces that are valid until the next."""
+        """Yield the child's messages as they come, and its plan in pieces that are valid until the next.
+
+        A line that is no message comes as a logged error.
+        """
         assert self._process.stdout is not None and self._process.stderr is not None
         plan, stderr = self._process.stdout, self._process.stderr
         fcntl.fcntl(plan, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -88,7 +91,7 @@ class BuilderProcess:
                         piece = self._receive()
                         *lines, received = (received + piece).split(b"\n")
                         for line in lines:
-                            yield json.loads(line)
+                            yield _message(line)
                         count = len(piece)
                     if count == 0:
                         selector.unregister(key.fileobj)
@@ -149,6 +152,16 @@ def ask_library(modules: Sequence[str]) -> Message:
             if isinstance(event, dict) and event["kind"] == "library":
                 return event
         return {"error": process.printed.strip()[-400:] or f"its process ended with status {process.exit_status}"}
+
+
+def _message(line: bytes) -> Message:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        message = None
+    if isinstance(message, dict) and "kind" in message:
+        return message
+    return {"kind": "log", "severity": "ERROR", "text": f"a line that is no message of the builder: {line[:200]!r}"}
 
 
 def _environment() -> dict[str, str]:

@@ -192,15 +192,15 @@ class PlanBuild:
 
     def _ended_child(self, process: BuilderProcess, log: BuildLog) -> RowpackError:
         status = process.exit_status or 0
-        said = process.printed.strip() or "nothing"
+        said = " ".join([*log.errors, process.printed.strip()]).strip() or "nothing"
         if status == -signal.SIGKILL or is_out_of_memory(said):
-            return self._no_memory(f"its process was ended by the system (status {status}); it printed {said[-200:]}")
+            return self._no_memory(f"its process was ended by the system (status {status}); it said {said[-200:]}")
         ended = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         return RowpackError(
             "engine_builder_crashed",
             f"the process that compiled the {self.order.role} engine ended before it was done",
             where=log.layer_in(said) or f"the {self.order.role} engine",
-            found=f"{ended}; it printed {quoted(said[-400:])}",
+            found=f"{ended}; it said {quoted(said[-400:])}",
             expected="a plan",
             remedy=f"Build again; if it fails again, try another version of {self.flavour.product} or report it.",
         )
