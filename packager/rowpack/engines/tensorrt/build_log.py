@@ -13,7 +13,9 @@ _LONGEST_QUOTE = 400
 _NOISE = re.compile(r"catchCudaError|Thread context has not been set|Error reading CUDA GPU properties")
 _FIGURE = re.compile(r"^(Total Weights|Total Activation|Max Scratch) Memory: (\d+) bytes", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_][\w./-]*\w")
-_NO_MEMORY = re.compile(r"out of memory|OutOfMemory|bad_alloc|MemoryError|Cannot allocate|std::length_error", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"out of memory|OutOfMemory|bad_alloc|MemoryError|Cannot allocate|std::length_error", re.IGNORECASE
+)
 _TURING = re.compile(r"Turing|SM75", re.IGNORECASE)
 _OPERATOR = re.compile(r"Cannot compile operation '([^']+)'|Plugin not found|INVALID_NODE|UNSUPPORTED_NODE")
 
