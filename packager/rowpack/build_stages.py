@@ -31,7 +31,14 @@ from rowpack.engines.io_contract import PREFILL
 from rowpack.families.declaration import RuntimeFacts
 from rowpack.gate import LayoutDecision
 from rowpack.host_need import check_host_memory
-from rowpack.layout_stage import build_memory_need, check_target_gpu, decide, longest_decision, memory_warning
+from rowpack.layout_stage import (
+    build_memory_need,
+    check_target_gpu,
+    decide,
+    decide_as_built,
+    longest_decision,
+    memory_warning,
+)
 from rowpack.memory_sampler import MemorySampler
 from rowpack.model_preparation import BuildRequest, PreparedModel, prepare_model
 from rowpack.progress import Progress
@@ -144,6 +151,9 @@ def _build_into(
             kept = scratch_file(request.output, weights, prepared.plan.section_bytes)
             weights_range = scratch.enter_context(kept)
             engines = add_engines(writer, builder, orders, weights_range, request.plan_encoding, progress)
+            decision = decide_as_built(decision, engines)
+            if decision.layout == "single" and len(engines) > 1:
+                writer.drop_section(engines.pop().section)
         with progress.stage("inputs", "waiting for the digests of the checkpoint's files"):
             inputs = digests.result()
         facts = _manifest_facts(request, checkpoint, prepared, decision, backend, engines, inputs)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rowpack.capacity import find_capacity
-from rowpack.engines.backend import Backend
+from rowpack.engines.backend import Backend, BuiltEngine
 from rowpack.engines.io_contract import PREFILL
 from rowpack.gate import UNKNOWN_CAPACITY, LayoutDecision, WeightNeed, decide_layout
 from rowpack.host_need import HostMemoryNeed, host_memory_need
@@ -33,6 +34,24 @@ def decide(
         key_value_bytes_per_token=prepared.model.key_value_bytes_per_token,
         capacity=find_capacity(request.target_memory_bytes, request.target_gpu, on_gpu=backend.on_gpu),
         veto=backend.split_veto(request.quantization),
+    )
+
+
+def decide_as_built(decision: LayoutDecision, engines: Sequence[BuiltEngine]) -> LayoutDecision:
+    """Return the decision for a pair whose weights the compiler itself counted while it baked them in.
+
+    Its own count takes the place of what was counted from the graphs before, and may turn ``auto`` into single.
+    """
+    counted = all(engine.weights_shared is None and engine.context_bytes is not None for engine in engines)
+    if decision.layout == "single" or not counted:
+        return decision
+    held = {engine.role: engine.weight_bytes for engine in engines}
+    return decide_layout(
+        decision.requested,
+        weights=replace(decision.weights, engine_bytes=held, needed_bytes=sum(held.values())),
+        state_bytes=decision.state_bytes,
+        key_value_bytes_per_token=decision.key_value_bytes_per_token,
+        capacity=decision.capacity,
     )
 
 

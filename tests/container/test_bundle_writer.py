@@ -416,3 +416,21 @@ def test_the_content_digest_leaves_out_what_does_not_reproduce() -> None:
         assert changed(*path) == original
     for path in [("x",), ("sections", "engine.onnx", "sha256"), ("layout_decision", "copies")]:
         assert changed(*path) != original
+
+
+def test_a_section_can_be_taken_back(target: Path) -> None:
+    """As if it had never been written, whatever comes after it, or nothing."""
+    expected = write_two_sections(target)
+    with writer(target) as bundle:
+        bundle.add_section("runtime.json", b"{}", media_type="application/json", required=False)
+        bundle.add_section("engine.onnx", b"x" * 20000, media_type=OCTETS)
+        with pytest.raises(ValueError, match="not the last"):
+            bundle.drop_section("runtime.json")
+        bundle.drop_section("engine.onnx")
+        bundle.add_section("weights.safetensors", b"hello world", media_type="application/x")
+        bundle.add_section("golden.msgpack.zst", b"x" * 9000, media_type=OCTETS)
+        bundle.drop_section("golden.msgpack.zst")
+        bundle.finish({"schema_version": "1.0", "ä": 1.5}, {"who": "me"})
+    assert target.read_bytes() == expected
+    with writer(target) as bundle, pytest.raises(ValueError, match="not the last"):
+        bundle.drop_section("runtime.json")

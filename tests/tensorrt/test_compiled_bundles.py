@@ -83,6 +83,28 @@ def test_auto_needs_to_know_the_targets_memory(pretend: Pretend, request_for: An
     assert (known.decoder_engine_layout, known.layout_decision["reason"]) == ("split", "fits")
 
 
+@pytest.mark.parametrize("encoding", ["raw", "shared"])
+def test_the_compilers_own_count_decides(pretend: Pretend, request_for: Any, encoding: Any) -> None:
+    """Counted from the graphs the pair fits; what the library baked in does not, so the prefill engine is left out."""
+    weights = {"Total Weights": 500 * 2**20, "Total Activation": 300, "Max Scratch": 200}
+    options: dict[str, Any] = {"engine_options": EngineOptions(plan_encoding=encoding), "verify": True}
+    for target_memory_bytes, layout, reason in (
+        (1250 * 2**20, "split", "fits"),
+        (1250 * 2**20 - 1, "single", "does_not_fit"),
+    ):
+        request = request_for(pretend(memory=weights), target_memory_bytes=target_memory_bytes, **options)
+        report = build(request)
+        decision = report.layout_decision
+        assert (report.decoder_engine_layout, decision["layout"], decision["reason"]) == (layout, layout, reason)
+        assert decision["engine_weight_bytes"] == {"decode": 500 * 2**20, "prefill": 500 * 2**20}
+        assert decision["needed_bytes"] == 1000 * 2**20
+        assert validate(request.output).errors == []
+        with open_bundle(request.output) as bundle:
+            assert ("prefill.plan" in bundle.sections) == (layout == "split")
+    forced = build(request_for(pretend(memory=weights), target_memory_bytes=2**20, decoder_engine_layout="split"))
+    assert (forced.decoder_engine_layout, forced.layout_decision["override"]) == ("split", True)
+
+
 @pytest.mark.parametrize(("quantization", "layout"), [("fp8", "split"), ("nvfp4", "single")])
 def test_full_tensorrt_takes_four_bits_for_one_row_only(
     pretend: Pretend, request_for: Any, quantization: str, layout: str

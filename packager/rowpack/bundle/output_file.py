@@ -47,6 +47,11 @@ class OutputFile:
                 data = data[written:]
                 offset_bytes += written
 
+    def cut(self, length_bytes: int) -> None:
+        """Forget everything from ``length_bytes`` on."""
+        with self.translated_errors():
+            os.ftruncate(self._descriptor, length_bytes)
+
     def check_free_space(self, length_bytes: int) -> None:
         """Raise ``disk_full`` when the file system has less free space than ``length_bytes``."""
         with self.translated_errors():

@@ -161,6 +161,15 @@ class BundleWriter:
         self._end = position
         return place
 
+    def drop_section(self, name: str) -> None:
+        """Take back the section that was added last; raises ValueError for any other."""
+        if not self._written or name != next(reversed(self._written)):
+            raise ValueError(f"section {name!r} is not the last one")
+        del self._written[name]
+        last = next(reversed(self._written.values()), None)
+        self._end = self._payload_start + self._manifest_reserve_bytes if last is None else last.place.end_bytes
+        self._file.cut(self._end)
+
     def finish(self, manifest: Mapping[str, object], provenance: Mapping[str, object]) -> FinishedBundle:
         """Write manifest, header and trailer, make the file durable and rename it over the target.
 
