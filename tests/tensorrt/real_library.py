@@ -20,8 +20,8 @@ class ParsedNetwork:
         self.trt: Any = import_first(list(TENSORRT_RTX.modules))
         trt = self.trt
         self._logger = trt.Logger(trt.Logger.ERROR)
-        self._builder = trt.Builder(self._logger)
-        self.network: Any = self._builder.create_network(0)
+        self.builder: Any = trt.Builder(self._logger)
+        self.network: Any = self.builder.create_network(0)
         self._parser = trt.OnnxParser(self.network, self._logger)
         self._weights = map_file_of(preparation)
         order = preparation.orders[role]
