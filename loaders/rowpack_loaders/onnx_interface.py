@@ -94,21 +94,17 @@ def read_onnx_interface(data: bytes, *, where: str) -> OnnxInterface:
     )
 
 
-def has_misplaced_external_data(data: bytes, *, where: str) -> bool:
-    """Tell whether a tensor other than an initializer of the main graph has external data.
+def has_misplaced_external_data(data: bytes, reference_count: int, *, where: str) -> bool:
+    """Tell whether a tensor other than the ``reference_count`` initializers of the main graph has external data.
 
     Quick for the usual model: every reference spells the word ``location``, so a model with as many of them as the
     main graph has references has no others.
     """
+    if data.count(b"location") == reference_count:
+        return False
     model = Message(memoryview(data), where)
     graph_bytes = model.message(MODEL_GRAPH)
-    if graph_bytes is None:
-        return False
-    graph = Message(graph_bytes, where)
-    references = 0
-    for tensor in graph.messages(GRAPH_INITIALIZER):
-        references += TENSOR_EXTERNAL_DATA in Message(tensor, where)
-    return data.count(b"location") != references and bool(_misplaced(model, graph))
+    return graph_bytes is not None and bool(_misplaced(model, Message(graph_bytes, where)))
 
 
 def _opsets(model: Message) -> dict[str, int]:

@@ -74,10 +74,9 @@ def check_weight_references(
     Raises :class:`RowpackError` ``onnx_malformed``, ``onnx_external_data_misplaced`` and the codes of
     :func:`reference_problems`.
     """
-    problems = list(
-        reference_problems(external_data(model, where=where), tensors, weights_section=weights_section, where=where)
-    )
-    if has_misplaced_external_data(model, where=where):
+    references = external_data(model, where=where)
+    problems = list(reference_problems(references, tensors, weights_section=weights_section, where=where))
+    if has_misplaced_external_data(model, len(references), where=where):
         problems.append(misplaced_problem((), where))
     if problems:
         first = problems[0]

@@ -3,12 +3,14 @@
 The engines' initializers are external data in ``weights.safetensors``; both engines get them by name from
 one mapping of the bundle (``SessionOptions.add_initializer``), which copies nothing: loading takes
 milliseconds and the second engine costs no memory for weights. Prepacking would make a private copy of
-every matrix, so it is off.
+every matrix, so it is off. So is graph optimisation where every weight is in float32: the graphs come as they
+should run, and looking for more took most of the load without making a launch faster (docs/benchmarks.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from rowpack_loaders.buffers import SequenceBuffers
@@ -46,6 +48,8 @@ step of a small model took 45 ms with it and 24 ms with this.
 """
 
 _VIEWED_AS_INTEGERS = {"BF16": 16, "F8_E4M3": 17}  # onnx.TensorProto.BFLOAT16, FLOAT8E4M3FN
+# Dtypes of weights that are widened for every product; optimisation does it once, at load.
+_WIDENED = frozenset({"F16", "BF16", "F8_E4M3"})
 _OUT_OF_MEMORY_WORDS = ("bad_alloc", "bad allocation", "Failed to allocate")
 _FATAL_ONLY = 4  # what goes wrong is raised as an exception; a library does not write to stderr
 
@@ -94,14 +98,17 @@ class OrtRuntime:
             name: _ort_value(view) for name, view in self._weights.items() if view.array.nbytes >= SHARED_WEIGHT_BYTES
         }
         self._values = values
-        self._sessions: dict[str, Any] = {}
-        for role, onnx_bytes in engines.items():
-            # A graph that takes any number of rows can serve both roles, as one session with one set of weights.
-            same = [other for other in self._sessions if engines[other] is onnx_bytes]
-            session = self._sessions[same[0]] if same else self._load(model.engines[role], onnx_bytes, values)
+        # A graph that takes any number of rows can serve both roles, as one session with one set of weights.
+        first_role = {id(onnx_bytes): role for role, onnx_bytes in reversed(engines.items())}
+        with ThreadPoolExecutor(len(first_role)) as pool:
+            loading = {
+                role: pool.submit(self._load, model.engines[role], engines[role], values)
+                for role in first_role.values()
+            }
+        self._sessions = {role: loading[first_role[id(onnx_bytes)]].result() for role, onnx_bytes in engines.items()}
+        for role, session in self._sessions.items():
             _check_tensors(model.engines[role], "input", model.engines[role].inputs, session.get_inputs())
             _check_tensors(model.engines[role], "output", model.engines[role].outputs, session.get_outputs())
-            self._sessions[role] = session
 
     def open_sequence(self, *, slide: bool = False) -> SequenceState:
         """Return a new sequence with its own buffers, at its start."""
@@ -120,6 +127,8 @@ class OrtRuntime:
         # A pattern would be kept for every cache length that is run: 25 kB a step on a small hybrid model.
         options.enable_mem_pattern = False
         options.add_session_config_entry("session.disable_prepacking", "1")
+        if not any(view.dtype in _WIDENED for view in self._weights.values()):
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         # Quantised weights, which only graphs of other backends have, are widened once at load, not in every call.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         if can_flush_denormals():
