@@ -16,6 +16,7 @@ import numpy as np
 
 from rowpack.families.declaration import WeightSource, WeightSpec
 from rowpack.graph.dtypes import numpy_dtype, safetensors_code, stored_bits, stored_values
+from rowpack.half_conversion import converted_halves, converts
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.safetensors_header import build_header
 
@@ -107,6 +108,10 @@ def _pieces(source: WeightSource, reader: RowReader) -> Iterator[np.ndarray[Any,
 
 def _converted(spec: WeightSpec, source: WeightSource, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return ``rows`` transformed and in the bundle's element type, contiguous."""
+    if spec.transform is None and converts(rows, spec.dtype):
+        halves = converted_halves(rows, spec.dtype)
+        if halves is not None:
+            return halves
     # What overflows is reported below with the tensor's name.
     with np.errstate(over="ignore"):
         wide = rows.astype(np.float32)
