@@ -4,7 +4,9 @@ A weight is an initializer of the main graph with external data. Field numbers a
 
     ModelProto.graph = 7; GraphProto.initializer = 5;
     TensorProto.dims = 1, .data_type = 2, .name = 8, .external_data = 13, .data_location = 14;
-    StringStringEntryProto.key = 1, .value = 2
+    StringStringEntryProto.key = 1, .value = 2; GraphProto.input = 11; ValueInfoProto.name = 1, .type = 2;
+    TypeProto.tensor_type = 1; TypeProto.Tensor.elem_type = 1, .shape = 2; TensorShapeProto.dim = 1;
+    Dimension.dim_value = 1
 """
 
 from __future__ import annotations
@@ -12,11 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rowpack_loaders.protobuf_wire import LENGTH_DELIMITED, Message, encoded_field, fields, malformed
+from rowpack_loaders.protobuf_wire import (
+    LENGTH_DELIMITED,
+    VARINT,
+    Message,
+    encoded_field,
+    encoded_varint,
+    fields,
+    malformed,
+)
 
 MODEL_GRAPH = 7
 GRAPH_INITIALIZER = 5
 TENSOR_EXTERNAL_DATA = 13
+_GRAPH_INPUT = 11
 _TENSOR_DIMS = 1
 _TENSOR_DATA_TYPE = 2
 _TENSOR_NAME = 8
@@ -143,6 +154,40 @@ def relocate_external_data(model: bytes, location: str, added_offset_bytes: int,
         return _replace_fields(data, GRAPH_INITIALIZER, tensor, where)
 
     return _replace_fields(memoryview(model), MODEL_GRAPH, graph, where)
+
+
+def weights_as_inputs(model: bytes, *, where: str) -> bytes:
+    """Return ``model`` with every initializer that has external data turned into an input of its name and type.
+
+    A runtime that can replace inputs by values of its own then needs no file. Raises ``onnx_malformed``.
+    """
+
+    def graph(data: memoryview) -> bytes:
+        kept: list[bytes | memoryview] = []
+        inputs: list[bytes] = []
+        for number, wire_type, value, whole in fields(data, where):
+            tensor = None
+            if number == GRAPH_INITIALIZER and wire_type == LENGTH_DELIMITED and not isinstance(value, int):
+                tensor = Message(value, where)
+            if tensor is not None and read_reference(tensor) is not None:
+                inputs.append(encoded_field(_GRAPH_INPUT, _value_info(tensor)))
+            else:
+                kept.append(whole)
+        return b"".join([*kept, *inputs])
+
+    return _replace_fields(memoryview(model), MODEL_GRAPH, graph, where)
+
+
+def _value_info(tensor: Message) -> bytes:
+    """Return the ValueInfoProto of a TensorProto."""
+    extents = (_varint_field(1, extent) for extent in tensor.integers(_TENSOR_DIMS))
+    shape = b"".join(encoded_field(1, extent) for extent in extents)
+    tensor_type = _varint_field(1, tensor.integer(_TENSOR_DATA_TYPE)) + encoded_field(2, shape)
+    return encoded_field(1, tensor.text(_TENSOR_NAME).encode()) + encoded_field(2, encoded_field(1, tensor_type))
+
+
+def _varint_field(number: int, value: int) -> bytes:
+    return encoded_varint(number << 3 | VARINT) + encoded_varint(value)
 
 
 def _replace_fields(data: memoryview, wanted: int, change: Callable[[memoryview], bytes], where: str) -> bytes:

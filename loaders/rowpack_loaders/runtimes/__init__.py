@@ -91,6 +91,7 @@ class RuntimeEntry:
 # By backend id; a module is imported when a bundle asks for it.
 RUNTIMES = {
     "ort": RuntimeEntry("rowpack_loaders.runtimes.ort", "OrtRuntime"),
+    "openvino": RuntimeEntry("rowpack_loaders.runtimes.openvino", "OpenVinoRuntime"),
     "trt": RuntimeEntry("rowpack_loaders.runtimes.tensorrt", "TensorRtRuntime", on_gpu=True),
     "trt_rtx": RuntimeEntry("rowpack_loaders.runtimes.tensorrt", "TensorRtxRuntime", on_gpu=True),
 }

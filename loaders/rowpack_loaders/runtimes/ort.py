@@ -23,7 +23,7 @@ from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.onnx_wire import relocate_external_data
 from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denormals
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
-from rowpack_loaders.runtimes.ort_sequence import OrtSequence
+from rowpack_loaders.runtimes.ort_sequence import open_ort_sequence
 from rowpack_loaders.weights import WeightView, view_weights
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class OrtRuntime:
 
     def open_sequence(self, *, slide: bool = False) -> SequenceState:
         """Return a new sequence with its own buffers, at its start."""
-        return OrtSequence(
+        return open_ort_sequence(
             SequenceBuffers(self.model, slide=slide),
             (self.model.engines[DECODE], self._sessions[DECODE]),
             (self.model.engines[PREFILL], self._sessions[PREFILL]) if self.has_prefill_engine else None,

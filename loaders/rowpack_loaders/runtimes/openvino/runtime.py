@@ -1,0 +1,184 @@
+"""Compile the engines of a bundle with OpenVINO's CPU plugin, and open sequences over them.
+
+A graph says for every value which type it has: projections may be bfloat16, and recurrent states, decays, WKV and
+norms are float32. OpenVINO's precision hint would lower all of them alike, and on a processor with bfloat16 it is on
+unless told otherwise. So the hint here is always float32, with which the plugin keeps every type as the graph has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rowpack_loaders.buffers import SequenceBuffers
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.host import usable_core_count
+from rowpack_loaders.integers import as_integer
+from rowpack_loaders.manifest import EngineRecord, TensorRecord
+from rowpack_loaders.mapped_section import MappedSection
+from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
+from rowpack_loaders.runtimes.denormals import FlushedDenormals
+from rowpack_loaders.runtimes.openvino.graph_reading import read_graph
+from rowpack_loaders.runtimes.openvino.library import (
+    DEVICE,
+    has_bfloat16_products,
+    import_openvino,
+    plain_version,
+)
+from rowpack_loaders.runtimes.openvino.sequence import ELEMENT_TYPES, open_openvino_sequence
+from rowpack_loaders.weights import view_weights
+
+if TYPE_CHECKING:
+    from rowpack_loaders.runtimes import SequenceState
+
+openvino = import_openvino()
+
+_OUT_OF_MEMORY_WORDS = ("bad_alloc", "bad allocation", "could not create a memory object", "out of memory")
+
+
+class OpenVinoRuntime:
+    """The engines of one bundle as compiled models over one mapping of the weights.
+
+    ``engines`` maps the roles ``decode`` and (for a split bundle, unless prompts are to run through the decode engine)
+    ``prefill`` to ONNX bytes. ``thread_count`` defaults to the physical cores this process may use. Sequences may run
+    in several threads; calls of one engine wait for each other.
+    """
+
+    backend = "openvino"
+
+    def __init__(
+        self,
+        model: ModelDescription,
+        engines: Mapping[str, bytes],
+        weights: MappedSection | None,
+        *,
+        device: str | None = None,
+        thread_count: int | None = None,
+    ) -> None:
+        if device not in (None, "cpu"):
+            raise RowpackError(
+                "device_unsupported",
+                "The OpenVINO backend runs on the processor",
+                found=repr(device),
+                expected="cpu",
+            )
+        self.model = model
+        self.backend_version = plain_version(openvino.__version__)
+        self.thread_count = usable_core_count() if thread_count is None else _checked(thread_count)
+        self.has_prefill_engine = PREFILL in engines
+        self._core = openvino.Core()
+        self._check_processor()
+        # OpenVINO holds addresses, not references, so the views live as long as the compiled models.
+        self._weights = {} if weights is None else view_weights(weights.view, where=model.weights_section or "")
+        self._compiled: dict[str, Any] = {}
+        for role, onnx_bytes in engines.items():
+            # A graph that takes any number of rows can serve both roles, as one compiled model.
+            same = [other for other in self._compiled if engines[other] is onnx_bytes]
+            compiled = self._compiled[same[0]] if same else self._compile(model.engines[role], onnx_bytes)
+            _check_tensors(model.engines[role], "input", model.engines[role].inputs, compiled.inputs)
+            _check_tensors(model.engines[role], "output", model.engines[role].outputs, compiled.outputs)
+            self._compiled[role] = compiled
+
+    def open_sequence(self, *, slide: bool = False) -> SequenceState:
+        """Return a new sequence with its own buffers, at its start."""
+        return open_openvino_sequence(
+            SequenceBuffers(self.model, slide=slide),
+            (self.model.engines[DECODE], self._compiled[DECODE]),
+            (self.model.engines[PREFILL], self._compiled[PREFILL]) if self.has_prefill_engine else None,
+        )
+
+    def _check_processor(self) -> None:
+        """Refuse bfloat16 where it would be widened: the weights would take twice the memory, at float32's speed."""
+        if self.model.precision == "bf16" and not has_bfloat16_products(self._core):
+            raise RowpackError(
+                "cpu_feature_missing",
+                "The bundle is in bfloat16, and this processor has no bfloat16 products",
+                where=self.model.engines[DECODE].section,
+                found=str(self._core.get_property(DEVICE, "FULL_DEVICE_NAME")).strip(),
+                expected="a processor with avx512_bf16 or amx_bf16",
+                remedy="Run it on such a processor, or build with --precision fp32",
+            )
+
+    def _compile(self, engine: EngineRecord, onnx_bytes: bytes) -> Any:
+        properties = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": self.thread_count,
+            # Pinned threads of two programs would share the first cores while others idle.
+            "ENABLE_CPU_PINNING": False,
+        }
+        try:
+            # Compiling computes constants; the mode of this thread is what the worker threads take over, here as in
+            # each call. The plugin's own option would leave it changed for good.
+            with FlushedDenormals():
+                graph = read_graph(self._core, onnx_bytes, self._weights, where=engine.section)
+                return self._core.compile_model(graph, DEVICE, properties)
+        except RowpackError:
+            raise
+        except Exception as error:
+            if any(words in str(error) for words in _OUT_OF_MEMORY_WORDS):
+                raise RowpackError(
+                    "engine_out_of_memory",
+                    f"There is not enough memory for the {engine.name} engine",
+                    where=engine.section,
+                    found=_reason(error),
+                    remedy="Free memory, or load the bundle with layout single",
+                ) from error
+            raise RowpackError(
+                "engine_load_failed",
+                f"OpenVINO {self.backend_version} cannot load the {engine.name} engine",
+                where=engine.section,
+                found=_reason(error),
+                expected="operators that this version has",
+                remedy="Build with --backend openvino, which takes plain ONNX operators only",
+            ) from error
+
+
+def _check_tensors(engine: EngineRecord, kind: str, described: tuple[TensorRecord, ...], found: list[Any]) -> None:
+    """Refuse an engine whose inputs or outputs are not the manifest's, by which buffers are sized."""
+    actual = {name: tensor for tensor in found for name in tensor.get_names()}
+    expected = {tensor.name for tensor in described}
+    if len(found) != len(described) or not expected <= actual.keys():
+        names = ", ".join(sorted(tensor.get_any_name() for tensor in found))
+        raise _mismatch(engine, f"{kind}s", names, ", ".join(sorted(expected)))
+    for tensor in described:
+        shape = actual[tensor.name].get_partial_shape()
+        matches = len(shape) == len(tensor.shape) and all(
+            real.is_dynamic or not isinstance(wanted, int) or real.get_length() == wanted
+            for real, wanted in zip(shape, tensor.shape, strict=True)
+        )
+        element_type = actual[tensor.name].get_element_type()
+        if element_type != ELEMENT_TYPES[tensor.dtype] or not matches:
+            raise _mismatch(
+                engine, f"{kind} {tensor.name}", f"{element_type} {shape}", f"{tensor.dtype} {list(tensor.shape)}"
+            )
+
+
+def _mismatch(engine: EngineRecord, what: str, found: str, expected: str) -> RowpackError:
+    return RowpackError(
+        "engine_io_mismatch",
+        f"The {engine.name} engine's {what} are not what the manifest says",
+        where=engine.section,
+        found=found[:300],
+        expected=expected[:300],
+        remedy="Build the bundle again",
+    )
+
+
+def _checked(thread_count: int) -> int:
+    if (as_integer(thread_count) or 0) < 1:
+        raise RowpackError(
+            "thread_count_invalid",
+            "The number of threads is not positive",
+            found=str(thread_count),
+            expected="an integer from 1",
+        )
+    return thread_count
+
+
+def _reason(error: Exception) -> str:
+    """Return the last telling line of OpenVINO's message: the first ones are places in its source."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
+    return (telling[-1] if telling else type(error).__name__)[:400]
