@@ -2,8 +2,9 @@
 
 ``file_digest`` names the file: with gaps required to be zero it covers every byte before the trailer.
 ``content_digest`` names what must reproduce on another machine: it leaves out engine plans, which their
-compilers do not reproduce, and what was measured on the build machine: its memory, and the golden vectors, whose
-last digits are those of its processor.
+compilers do not reproduce, and what is the build machine's own: how the layout was decided (by the memory that was
+found or given; the outcome, ``decoder_engine_layout``, stays), and the golden vectors, whose last digits are those
+of its processor.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from rowpack_loaders.container_header import SectionRange
 DIGEST_PREFIX = "sha256:"
 UNREPRODUCIBLE_SUFFIX = ".plan"
 PLACE_KEYS = ("length", "sha256", "extents")
-MEASURED_KEYS = {"layout_decision": ("capacity_bytes", "budget_bytes"), "self_test": ("executed",)}
-"""What the build machine was like, by the part of the manifest that tells it."""
+LEFT_OUT_KEYS = ("content_digest", "layout_decision")
 
 
 def canonical_json(value: object) -> bytes:
@@ -34,11 +34,10 @@ def canonical_json(value: object) -> bytes:
 def content_digest(manifest: Mapping[str, object]) -> str:
     """Return ``sha256:…`` over the canonical manifest without what need not reproduce.
 
-    Left out: ``content_digest`` itself; ``length``, ``sha256`` and ``extents`` of sections whose name ends in
-    ``.plan`` and of the section that ``self_test`` names; ``executed`` of ``self_test``; ``capacity_bytes`` and
-    ``budget_bytes`` of ``layout_decision``.
+    Left out: ``content_digest`` itself and ``layout_decision``; ``length``, ``sha256`` and ``extents`` of sections
+    whose name ends in ``.plan`` and of the section that ``self_test`` names; ``executed`` of ``self_test``.
     """
-    kept = {key: value for key, value in manifest.items() if key != "content_digest"}
+    kept = {key: value for key, value in manifest.items() if key not in LEFT_OUT_KEYS}
     sections, self_test = kept.get("sections"), kept.get("self_test")
     golden = self_test.get("section") if isinstance(self_test, Mapping) else None
     if isinstance(sections, Mapping):
@@ -46,9 +45,8 @@ def content_digest(manifest: Mapping[str, object]) -> str:
             name: _without(entry, PLACE_KEYS) if name.endswith(UNREPRODUCIBLE_SUFFIX) or name == golden else entry
             for name, entry in sections.items()
         }
-    for key, measured in MEASURED_KEYS.items():
-        if key in kept:
-            kept[key] = _without(kept[key], measured)
+    if "self_test" in kept:
+        kept["self_test"] = _without(self_test, ("executed",))
     return DIGEST_PREFIX + hashlib.sha256(canonical_json(kept)).hexdigest()
 
 
