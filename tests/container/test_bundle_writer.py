@@ -394,7 +394,8 @@ def test_discarding_twice_and_after_publishing_is_harmless(target: Path) -> None
 def test_the_content_digest_leaves_out_what_does_not_reproduce() -> None:
     base: dict[str, Any] = {
         "sections": {"engine.plan": {"length": 1, "sha256": "a"}, "engine.onnx": {"length": 1, "sha256": "a"}},
-        "layout_decision": {"capacity_bytes": 1, "budget_bytes": 1, "copies": 1},
+        "layout_decision": {"capacity_bytes": 1, "capacity_source": "host_memory"},
+        "self_test": {"executed": "engines", "cases": 1},
     }
 
     def changed(*path: str) -> str:
@@ -411,10 +412,12 @@ def test_the_content_digest_leaves_out_what_does_not_reproduce() -> None:
         ("sections", "engine.plan", "length"),
         ("sections", "engine.plan", "sha256"),
         ("layout_decision", "capacity_bytes"),
-        ("layout_decision", "budget_bytes"),
+        ("layout_decision", "capacity_source"),
+        ("layout_decision",),
+        ("self_test", "executed"),
     ]:
         assert changed(*path) == original
-    for path in [("x",), ("sections", "engine.onnx", "sha256"), ("layout_decision", "copies")]:
+    for path in [("x",), ("sections", "engine.onnx", "sha256"), ("self_test", "cases")]:
         assert changed(*path) != original
 
 
