@@ -1,183 +1,213 @@
-"""Time prefill and decode: chunks against the token loop, and against transformers on the same CPU in the same run.
+"""Time prefill, decode, load and memory of rowpack and its peers on this CPU, in the same run.
 
-    python benchmarks/speed.py --shape qwen3_5-0.8b --prompt-tokens 142
-    python benchmarks/speed.py --shape rwkv4-169m --prompt-tokens 128
+    python benchmarks/speed.py --shape qwen3_5-0.8b --peers-python PEERS/bin/python --llama-cpp LIBRARIES
+    python benchmarks/speed.py --shape rwkv4-169m --peers-python PEERS/bin/python
 
-The checkpoint is random, in the published shape. Contenders run one after the other in turn, each in a process of its
-own, so that the machine's drift meets all of them; the table gives medians and ratios to the first row. Transformers
-is left out where it is not installed (``--without-transformers`` leaves it out on purpose).
+``benchmarks/README.md`` says how the peers are set up. The checkpoint is random, in the published shape. In each round
+every contender of a class of precision runs in turn, in a fresh process: import, load, a first prompt (the time to the
+first token is the sum of the three), then each prompt length once to warm up and once timed, then single steps. Medians
+over the rounds, ratios to the first row. A contender that cannot run here stays in the table's list with the reason.
+
+Decode is compared with the time to read the weights once at the bandwidth measured in the same run
+(``read_bandwidth.py``).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import importlib.util
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
+from artifacts import ArtifactStore, Environments
+from contender_process import ContenderError, ContenderProcess, prompt_of
+from contenders import LoadRequest
+from contenders.catalogue import PRECISIONS, QWEN, Contender, reason_against, select
+from measured_machine import describe_machine, processor_features, read_cpuinfo
+from measured_process import CommandError
+from read_bandwidth import Bandwidth, bytes_read_a_token, measure_read_bandwidth
+from speed_report import ClassReport, ContenderFigures, bars_table, class_section
+
+PROMPT_TOKENS = {QWEN: (16, 64, 142, 512), "rwkv4": (16, 64, 128, 512)}
+LOOP_TOKENS = {QWEN: 142, "rwkv4": 128}
+"""The prompt of the first token, and of the comparison of chunks with the token loop."""
+WARM_STEPS = 2
 
 
-class ContenderProcess:
-    """One contender in its own process."""
-
-    def __init__(self, name: str, source: Path, threads: int) -> None:
-        self.name = name
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        command = [sys.executable, "-W", "ignore", str(HERE / "contenders.py"), name, str(source), str(threads)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        self.load_s = float(self._answer()["load_s"])
-
-    def ask(self, **command: Any) -> dict[str, Any]:
-        """Send one command and return its answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} ended with status {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+def main() -> int:
+    """Measure one shape and print a section for each class of precision."""
+    arguments = parse_arguments()
+    environments = Environments(arguments.peers_python, arguments.llama_cpp)
+    with tempfile.TemporaryDirectory(prefix="speed-", dir=arguments.work_folder) as scratch:
+        folder = arguments.folder or Path(scratch)
+        store = ArtifactStore(arguments.shape, folder, environments, arguments.cache_rows)
+        bandwidth = measure_read_bandwidth(arguments.threads)
+        machine = describe_machine(arguments.threads, {})
+        reports = []
+        for precision in arguments.precision or PRECISIONS:
+            reports.append(measure_class(precision, store, arguments))
+            print(class_section(reports[-1], bandwidth.bytes_per_second), flush=True)
+            if arguments.folder is None:
+                for contender in select([precision], arguments.contender):
+                    if contender.artifact.kind != "checkpoint":
+                        store.remove(contender.artifact)
+    versions = {key: value for report in reports for row in report.rows for key, value in row.versions.items()}
+    print(f"\n{arguments.shape}: {machine}, " + ", ".join(f"{key} {value}" for key, value in versions.items()))
+    print(f"Memory was read at {bandwidth.bytes_per_second / 1e9:.1f} GB/s ({bandwidth.loop}).\n")
+    print(bars_table(arguments.shape, LOOP_TOKENS[store.family], reports, bandwidth.bytes_per_second))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(as_json(arguments, machine, versions, bandwidth, reports), indent=1))
+    return 0
 
 
-def prepare(shape: str, precision: str, folder: Path) -> tuple[Path, Path, float]:
-    """Make the random checkpoint and its split bundle unless they are there; return both and the build's seconds."""
-    from rowpack import BuildRequest, build
-    from rowpack.synthesis import synthesize
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="qwen3_5-0.8b", help="a published shape, or a config.json")
+    parser.add_argument("--precision", action="append", choices=PRECISIONS, help="a class; default: every one")
+    parser.add_argument("--contender", action="append", default=[], help="part of a name; default: every one")
+    parser.add_argument("--prompt-tokens", type=int, action="append", help="default: 16, 64, 142 (RWKV 128), 512")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--decode-steps", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cache-rows", type=int, default=4096, help="longest sequence that contenders are set up for")
+    parser.add_argument("--folder", type=Path, help="keep checkpoint and builds here between runs")
+    parser.add_argument("--work-folder", type=Path, help="where they lie meanwhile, without --folder")
+    add_environment_options(parser)
+    parser.add_argument("--json", type=Path, help="write every figure here, for the pictures")
+    return parser.parse_args()
 
-    checkpoint, bundle = folder / shape, folder / f"{shape}-{precision}.bundle"
-    if not checkpoint.exists():
-        options = {"layout": "flat"} if shape.startswith("qwen") else {"weight_format": "safetensors"}
-        synthesize(shape, checkpoint, **options)
-    start = time.perf_counter()
-    if not bundle.exists():
-        request = BuildRequest(checkpoint, bundle, precision=precision, decoder_engine_layout="split", verify=False)
-        build(request)
-    return checkpoint, bundle, time.perf_counter() - start
+
+def add_environment_options(parser: argparse.ArgumentParser) -> None:
+    """Declare where the peers are."""
+    parser.add_argument("--peers-python", help="the Python of an environment with the peers")
+    parser.add_argument("--llama-cpp", type=Path, help="a folder with llama.cpp's prebuilt libraries")
 
 
-def measure(contenders: list[ContenderProcess], arguments: argparse.Namespace, vocab: int) -> list[dict[str, Any]]:
-    """Run every contender in turn, ``repeats`` times after a warm-up; return medians by contender."""
-    prompt = [(7919 * index + 13) % vocab for index in range(arguments.prompt_tokens)]
-    times: dict[str, dict[str, list[float]]] = {c.name: {"prefill": [], "decode": []} for c in contenders}
-    for repeat in range(arguments.repeats + 1):
-        for contender in contenders:
-            looped = contender.name.endswith("token-loop")
-            if looped and repeat > arguments.loop_repeats:
+def measure_class(precision: str, store: ArtifactStore, arguments: argparse.Namespace) -> ClassReport:
+    """Run every contender of a class in turn, ``rounds`` times."""
+    family, features = store.family, processor_features(read_cpuinfo())
+    lengths = arguments.prompt_tokens or PROMPT_TOKENS[family]
+    absent: dict[str, str] = {}
+    sources: dict[str, tuple[Contender, Path]] = {}
+    for contender in select([precision], arguments.contender):
+        reason = reason_against(contender, family, features)
+        try:
+            if reason is None:
+                print(f"{contender.name}: preparing", file=sys.stderr)
+                sources[contender.name] = contender, store.prepare(contender.artifact)
+        except CommandError as error:
+            reason = str(error)
+        if reason is not None:
+            absent[contender.name] = reason
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
+    for number in range(arguments.rounds):
+        for name, (contender, source) in sources.items():
+            if name in absent:
                 continue
-            prefill = contender.ask(do="prefill", token_ids=prompt)["s"]
-            decode = contender.ask(do="decode", steps=arguments.decode_steps)["s"]
-            if repeat:
-                times[contender.name]["prefill"].append(prefill)
-                times[contender.name]["decode"].append(decode)
-    return [
-        {
-            "contender": contender.name,
-            "load_s": contender.load_s,
-            "prefill_ms": 1e3 * statistics.median(times[contender.name]["prefill"]),
-            "decode_ms": 1e3 * statistics.median(times[contender.name]["decode"]),
-            **contender.ask(do="memory"),
-        }
-        for contender in contenders
-    ]
-
-
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on: processor, cores, memory and versions."""
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
-    versions = {}
-    for package in ("rowpack", "onnxruntime", "numpy", "torch", "transformers"):
-        if importlib.util.find_spec(package) is not None:
+            print(f"{name}: round {number + 1} of {arguments.rounds}", file=sys.stderr)
             try:
-                versions[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                versions[package] = "source"
-    flags = Path("/proc/cpuinfo").read_text()
-    features = [name for name in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f" {name}" in flags]
+                rounds[name].append(measure_round(contender, source, store, lengths, arguments))
+            except (ContenderError, CommandError) as error:
+                absent[name] = str(error)
+    rows = [
+        figures_of(sources[name][0], taken, sources[name][1]) for name, taken in rounds.items() if name not in absent
+    ]
+    return ClassReport(precision, tuple(lengths), LOOP_TOKENS[family], rows, absent)
+
+
+def measure_round(
+    contender: Contender, source: Path, store: ArtifactStore, lengths: Sequence[int], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Run one contender once in a fresh process."""
+    vocabulary, first_tokens = store.vocabulary_size(), LOOP_TOKENS[store.family]
+    library = store.llama_cpp() if contender.artifact.kind == "gguf" else None
+    request = LoadRequest(source, contender.choice, arguments.threads, arguments.cache_rows, library)
+    own = contender.is_ours or contender.artifact.kind == "gguf"
+    python = sys.executable if own or arguments.peers_python is None else arguments.peers_python
+    with ContenderProcess(python, contender.module, request) as process:
+        first = process.ask(do="prefill", token_ids=prompt_of(first_tokens, vocabulary))
+        prefill_s = {}
+        for tokens in [first_tokens] if contender.is_token_loop else lengths:
+            if not contender.is_token_loop:
+                process.prefill_s(prompt_of(tokens, vocabulary))
+            prefill_s[tokens] = process.prefill_s(prompt_of(tokens, vocabulary))
+        process.step_s(WARM_STEPS)
+        decode_s = process.step_s(arguments.decode_steps)
+        memory = process.ask(do="memory")
+    loading = process.loading
     return {
-        "cpu": cpu,
-        "features": features,
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "python": platform.python_version(),
-        **versions,
+        **loading,
+        **memory,
+        "next_token": first["next_token"],
+        "first_token_s": loading["import_s"] + loading["load_s"] + first["s"],
+        "prefill_s": prefill_s,
+        "decode_s": decode_s,
     }
 
 
-def table(rows: list[dict[str, Any]], prompt_tokens: int) -> str:
-    """Return the medians as a Markdown table, ratios to the first row."""
-    first = rows[0]
-    lines = [
-        f"| | prefill {prompt_tokens} ms | × first | decode ms/token | × first | load s | anonymous MB | mapped MB |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for row in rows:
-        lines.append(
-            f"| {row['contender']} | {row['prefill_ms']:.1f} | {row['prefill_ms'] / first['prefill_ms']:.2f} "
-            f"| {row['decode_ms']:.2f} | {row['decode_ms'] / first['decode_ms']:.2f} | {row['load_s']:.2f} "
-            f"| {row['RssAnon'] / 1e6:.0f} | {row['RssFile'] / 1e6:.0f} |"
-        )
-    return "\n".join(lines)
+def figures_of(contender: Contender, rounds: list[dict[str, Any]], source: Path) -> ContenderFigures:
+    """Return the medians of one contender's rounds."""
+
+    def middle(key: str) -> float:
+        return statistics.median(float(taken[key]) for taken in rounds)
+
+    return ContenderFigures(
+        name=contender.name,
+        is_ours=contender.is_ours,
+        is_token_loop=contender.is_token_loop,
+        prefill_ms={
+            tokens: 1e3 * statistics.median(taken["prefill_s"][tokens] for taken in rounds)
+            for tokens in rounds[0]["prefill_s"]
+        },
+        decode_ms=1e3 * middle("decode_s"),
+        import_s=middle("import_s"),
+        load_s=middle("load_s"),
+        first_token_s=middle("first_token_s"),
+        anonymous_bytes=int(middle("anonymous_bytes")),
+        mapped_bytes=int(middle("mapped_bytes")),
+        peak_bytes=int(middle("peak_bytes")),
+        next_token=rounds[0]["next_token"],
+        weight_bytes_a_token=weight_bytes_a_token(source) if contender.is_ours else None,
+        versions=rounds[0]["versions"],
+    )
 
 
-def main() -> None:
-    """Measure one shape and print the table, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="qwen3_5-0.8b")
-    parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--prompt-tokens", type=int, default=142)
-    parser.add_argument("--decode-steps", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--loop-repeats", type=int, default=1, help="repeats of the slow token loop")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--without-transformers", action="store_true")
-    parser.add_argument("--folder", type=Path, help="keep checkpoint and bundle here between runs")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        checkpoint, bundle, build_s = prepare(arguments.shape, arguments.precision, arguments.folder or Path(temporary))
-        vocab = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
-        sources = {"rowpack chunked": bundle, "rowpack token-loop": bundle}
-        if not arguments.without_transformers and importlib.util.find_spec("transformers"):
-            sources |= {"transformers float32": checkpoint, "transformers bfloat16": checkpoint}
-        contenders = [ContenderProcess(name, source, arguments.threads) for name, source in sources.items()]
-        rows = measure(contenders, arguments, vocab)
-        for contender in contenders:
-            contender.close()
-    facts = {**machine(), "threads": arguments.threads, "build_s": round(build_s, 1), "shape": arguments.shape}
-    if arguments.json:
-        print(json.dumps({"machine": facts, "rows": rows}, indent=2))
-    else:
-        print(", ".join(f"{key} {value}" for key, value in facts.items()))
-        print(table(rows, arguments.prompt_tokens))
+def weight_bytes_a_token(bundle_path: Path) -> int:
+    """Return the weight bytes that a decoded token of a bundle reads, by the header of its weights."""
+    from rowpack_loaders import open_bundle
+    from rowpack_loaders.safetensors_header import parse_header
+
+    with open_bundle(bundle_path) as bundle:
+        section = bundle.section_view("weights.safetensors")
+        entries = parse_header(section, total_bytes=len(section), where=str(bundle_path)).items()
+        tensors = [(name, e.end_bytes - e.offset_bytes, e.shape[0] if e.shape else 1) for name, e in entries]
+        del section
+    return bytes_read_a_token(tensors)
+
+
+def as_json(
+    arguments: argparse.Namespace,
+    machine: str,
+    versions: dict[str, str],
+    bandwidth: Bandwidth,
+    reports: list[ClassReport],
+) -> dict[str, Any]:
+    """Return every figure."""
+    return {
+        "shape": arguments.shape,
+        "machine": machine,
+        "versions": versions,
+        "rounds": arguments.rounds,
+        "read_bandwidth": asdict(bandwidth),
+        "classes": [asdict(report) for report in reports],
+    }
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
