@@ -4,9 +4,10 @@ Without the onnx package. Field numbers are those of ``onnx.proto``:
 
     ModelProto.ir_version = 1, .graph = 7, .opset_import = 8, .training_info = 20, .functions = 25;
     OperatorSetIdProto.domain = 1, .version = 2; TrainingInfoProto.initialization = 1, .algorithm = 2;
-    FunctionProto.node = 7, .domain = 10, .attribute_proto = 11;
+    FunctionProto.name = 1, .node = 7, .domain = 10, .attribute_proto = 11;
     GraphProto.node = 1, .initializer = 5, .input = 11, .output = 12, .sparse_initializer = 15;
-    NodeProto.attribute = 5; AttributeProto.t = 5, .g = 6, .tensors = 10, .graphs = 11, .sparse_tensor = 22, 23;
+    NodeProto.op_type = 4, .attribute = 5, .domain = 7;
+    AttributeProto.t = 5, .g = 6, .tensors = 10, .graphs = 11, .sparse_tensor = 22, 23;
     SparseTensorProto.values = 1, .indices = 2; TensorProto.name = 8;
     ValueInfoProto.name = 1, .type = 2; TypeProto.tensor_type = 1; TypeProto.Tensor.elem_type = 1, .shape = 2;
     TensorShapeProto.dim = 1; Dimension.dim_value = 1, .dim_param = 2
@@ -56,6 +57,7 @@ class OnnxInterface:
 
     ``initializer_names`` are all of the main graph's, ``weights`` those with external data; ``misplaced`` names
     tensors elsewhere (in subgraphs, attributes, functions) that also have external data, where no loader looks.
+    ``custom_operators`` are ``domain.Operator`` of every node beyond the standard and the model's own functions.
     """
 
     ir_version: int
@@ -66,6 +68,7 @@ class OnnxInterface:
     initializer_names: tuple[str, ...]
     weights: tuple[ExternalData, ...]
     misplaced: tuple[str, ...]
+    custom_operators: tuple[str, ...]
 
 
 def read_onnx_interface(data: bytes, *, where: str) -> OnnxInterface:
@@ -80,6 +83,7 @@ def read_onnx_interface(data: bytes, *, where: str) -> OnnxInterface:
     if len(set(names)) != len(names):
         raise malformed(where, "two initializers of one name", "each name once")
     references = [read_reference(tensor) for tensor in initializers]
+    walk = _walk(model, graph)
     return OnnxInterface(
         ir_version=model.integer(_MODEL_IR_VERSION),
         opsets=_opsets(model),
@@ -90,7 +94,8 @@ def read_onnx_interface(data: bytes, *, where: str) -> OnnxInterface:
         outputs=tuple(_value(value, where) for value in graph.messages(_GRAPH_OUTPUT)),
         initializer_names=names,
         weights=tuple(reference for reference in references if reference is not None),
-        misplaced=tuple(_misplaced(model, graph)),
+        misplaced=tuple(walk.found),
+        custom_operators=tuple(sorted(f"{domain}.{name}" for domain, name in walk.operators - _functions(model))),
     )
 
 
@@ -104,7 +109,7 @@ def has_misplaced_external_data(data: bytes, reference_count: int, *, where: str
         return False
     model = Message(memoryview(data), where)
     graph_bytes = model.message(MODEL_GRAPH)
-    return graph_bytes is not None and bool(_misplaced(model, Message(graph_bytes, where)))
+    return graph_bytes is not None and bool(_walk(model, Message(graph_bytes, where)).found)
 
 
 def _opsets(model: Message) -> dict[str, int]:
@@ -142,28 +147,36 @@ def _shape(data: memoryview, where: str) -> tuple[int | str, ...]:
     return tuple(shape)
 
 
-def _misplaced(model: Message, graph: Message) -> list[str]:
-    found: list[str] = []
-    walk = _Walk(model.where, found)
+def _functions(model: Message) -> set[tuple[str, str]]:
+    functions = [Message(function, model.where) for function in model.messages(_MODEL_FUNCTIONS)]
+    return {(function.text(_FUNCTION_DOMAIN), function.text(1)) for function in functions}
+
+
+def _walk(model: Message, graph: Message) -> _Walk:
+    walk = _Walk(model.where)
     walk.graph_without_initializers(graph, 0)
     for function in model.messages(_MODEL_FUNCTIONS):
         fields = Message(function, model.where)
         for node in fields.messages(7):
-            walk.attributes(Message(node, model.where), 0)
+            walk.node(Message(node, model.where), 0)
         for attribute in fields.messages(11):
             walk.attribute(Message(attribute, model.where), 0)
     for training in model.messages(_MODEL_TRAINING_INFO):
         for part in Message(training, model.where).messages(1, 2):
             walk.graph(Message(part, model.where), 0)
-    return found
+    return walk
 
 
 class _Walk:
-    """Visit every tensor of a model but the initializers of its main graph, and note those with external data."""
+    """Visit every node and every tensor of a model but the initializers of its main graph.
 
-    def __init__(self, where: str, found: list[str]) -> None:
+    ``found`` are tensors with external data, ``operators`` domain and name of what is not in the standard domain.
+    """
+
+    def __init__(self, where: str) -> None:
         self.where = where
-        self.found = found
+        self.found: list[str] = []
+        self.operators: set[tuple[str, str]] = set()
 
     def graph(self, graph: Message, level: int) -> None:
         if level > MOST_LEVELS:
@@ -176,7 +189,12 @@ class _Walk:
         for sparse in graph.messages(_GRAPH_SPARSE_INITIALIZER):
             self.sparse_tensor(sparse)
         for node in graph.messages(_GRAPH_NODE):
-            self.attributes(Message(node, self.where), level)
+            self.node(Message(node, self.where), level)
+
+    def node(self, node: Message, level: int) -> None:
+        if 7 in node and node.text(7) not in ("", "ai.onnx"):
+            self.operators.add((node.text(7), node.text(4)))
+        self.attributes(node, level)
 
     def attributes(self, node: Message, level: int) -> None:
         for attribute in node.messages(5):

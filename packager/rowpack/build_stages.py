@@ -106,7 +106,7 @@ def export_onnx(request: BuildRequest, output_folder: Path, progress: Progress |
     with checkpoint:
         prepared = prepare_model(checkpoint, request)
         backend = find_backend(request.backend)
-        exported, engines = _graphs(prepared, request.prefill_rows, backend, split=True, progress=progress)
+        exported, engines = _graphs(prepared, request, backend, split=True, progress=progress)
         graphs = {"exported.onnx": exported, **{f"{role}.onnx": graph for role, graph in engines.items()}}
         with progress.stage("weights", total_bytes=prepared.plan.section_bytes) as stage:
             return write_files(
@@ -132,7 +132,7 @@ def _build_into(
     from rowpack.graph.model import serialize
 
     may_split = request.decoder_engine_layout != "single" and backend.split_veto(request.quantization) is None
-    exported, graphs = _graphs(prepared, request.prefill_rows, backend, split=may_split, progress=progress)
+    exported, graphs = _graphs(prepared, request, backend, split=may_split, progress=progress)
     decision = decide(request, prepared, backend, graphs)
     if decision.layout == "single":
         graphs.pop(PREFILL, None)
@@ -187,7 +187,7 @@ def _build_into(
 
 
 def _graphs(
-    prepared: PreparedModel, prefill_rows: int, backend: Backend, *, split: bool, progress: Progress
+    prepared: PreparedModel, request: BuildRequest, backend: Backend, *, split: bool, progress: Progress
 ) -> tuple[onnx.ModelProto, dict[str, onnx.ModelProto]]:
     """Return the exported graph and the engines' graphs by role."""
     with progress.stage("export", f"{prepared.model.family}, {len(prepared.plan.tensors)} tensors"):
@@ -195,8 +195,9 @@ def _graphs(
 
         exported = export_graph(prepared.model, prepared.plan, prepared.precision)
     with progress.stage("surgery", "decode and prefill" if split else "decode"):
-        form = backend.graph_form(prepared.max_cache_length)
-        return exported, engine_graphs(exported, prefill_rows, form, split=split)
+        fused = backend.fused_operators(request.lowering, exported)
+        form = replace(backend.graph_form(prepared.max_cache_length), fused=fused)
+        return exported, engine_graphs(exported, request.prefill_rows, form, split=split)
 
 
 def _weight_pieces(prepared: PreparedModel, checkpoint: Checkpoint, progress: Progress) -> Iterator[bytes | memoryview]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rowpack.checkpoint import Checkpoint, check_tensors, raise_problems
+from rowpack.engines.fused_operators.choice import check_lowering
 from rowpack.engines.options import NO_OPTIONS, EngineOptions, PlanEncoding
 from rowpack.families import find_family
 from rowpack.families.declaration import Family, ModelDescription
@@ -27,6 +28,7 @@ class BuildRequest:
 
     ``target_memory_bytes`` is the memory of the device the bundle is for, ``target_gpu`` its published name.
     ``runtime_json_layout`` is the layout word that loaders which predate the manifest are told.
+    ``lowering`` is the mixers' form: ``plain`` operators, the runtime's ``fused`` ones, or the faster ones (``auto``).
     ``ignore_host_memory`` tries a build that is not expected to fit in this machine's memory. Raises RowpackError for
     values that cannot be.
     """
@@ -47,6 +49,7 @@ class BuildRequest:
     model_id: str | None = None
     revision: str | None = None
     engine_options: EngineOptions = NO_OPTIONS
+    lowering: str = "plain"
     ignore_host_memory: bool = False
 
     @property
@@ -69,6 +72,7 @@ class BuildRequest:
                 expected="raw",
                 remedy="Leave --plan-encoding out, or tell those loaders --runtime-json single.",
             )
+        check_lowering(self.lowering)
         check_quantization(self.quantization, self.precision)
         if self.target_gpu is not None:
             find_published_gpu(self.target_gpu)

@@ -28,7 +28,18 @@ PRECISIONS_OF_ONNX_RUNTIME = ("fp32", "fp16")
 OLDEST_CAPABILITY_OF_PRECISION = {"bf16": (8, 0), "fp8": (8, 9), "nvfp4": (10, 0)}
 """NVIDIA's support matrices of TensorRT and TensorRT for RTX; fp16 and fp32 run everywhere."""
 
-KNOWN_REQUIREMENTS: dict[str, frozenset[str]] = {"ort": frozenset(), "trt": frozenset(), "trt_rtx": frozenset()}
+OLDEST_ONNX_RUNTIME_WITH: dict[str, tuple[int, int]] = {
+    "com.microsoft.CausalConvWithState": (1, 25),
+    "com.microsoft.GroupQueryAttention": (1, 23),
+    "com.microsoft.LinearAttention": (1, 25),
+}
+"""Operators beyond the standard ones, and the oldest ONNX Runtime whose CPU provider has a kernel for them."""
+
+KNOWN_REQUIREMENTS: dict[str, frozenset[str]] = {
+    "ort": frozenset(OLDEST_ONNX_RUNTIME_WITH),
+    "trt": frozenset(),
+    "trt_rtx": frozenset(),
+}
 """Entries of an engine's ``requires`` that this loader can fulfil, by backend."""
 
 
@@ -221,7 +232,7 @@ def takes_version(engine: EngineNeeds, version: str) -> bool:
     found, built = version_numbers(version), version_numbers(engine.backend_version)
     if engine.backend == "ort":
         newer_graph = engine.opset is not None and engine.opset > NEWEST_OPSET_OF_OLDEST
-        return found[:2] >= (built[:2] if newer_graph else OLDEST_ONNX_RUNTIME)
+        return found[:2] >= (built[:2] if newer_graph else _oldest_onnx_runtime(engine))
     if engine.version_compatible:
         return found[:1] == built[:1] and found >= built
     return found == built[: len(found)]
@@ -231,11 +242,16 @@ def needed_version(engine: EngineNeeds) -> str:
     """Return the versions that take the engine, in words."""
     if engine.backend == "ort":
         newer_graph = engine.opset is not None and engine.opset > NEWEST_OPSET_OF_OLDEST
-        return f"{engine.backend_version if newer_graph else '.'.join(map(str, OLDEST_ONNX_RUNTIME))} or newer"
+        return f"{engine.backend_version if newer_graph else '.'.join(map(str, _oldest_onnx_runtime(engine)))} or newer"
     if engine.version_compatible:
         major = engine.backend_version.split(".")[0]
         return f"{engine.backend_version} or newer, below {int(major) + 1 if major.isdigit() else 'the next major'}"
     return f"exactly {engine.backend_version}"
+
+
+def _oldest_onnx_runtime(engine: EngineNeeds) -> tuple[int, int]:
+    """Return the oldest version that has every operator of the engine."""
+    return max([OLDEST_ONNX_RUNTIME, *(OLDEST_ONNX_RUNTIME_WITH.get(name, (0, 0)) for name in engine.requires)])
 
 
 def needed_capabilities(engine: EngineNeeds) -> str:

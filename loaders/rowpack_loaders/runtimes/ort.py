@@ -9,7 +9,7 @@ should run, and looking for more took most of the load without making a launch f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from rowpack_loaders.onnx_wire import relocate_external_data
 from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denormals
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_sequence import open_ort_sequence
+from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime
 from rowpack_loaders.weights import WeightView, view_weights
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class OrtRuntime:
         self.backend_version: str = onnxruntime.__version__
         self.thread_count = usable_core_count() if thread_count is None else _checked(thread_count)
         self.has_prefill_engine = PREFILL in engines
+        self._check_operators(engines)
         # ONNX Runtime holds addresses, not references, so the views live as long as the sessions.
         self._section = weights
         self._weights = {} if weights is None else view_weights(weights.view, where=model.weights_section or "")
@@ -117,6 +119,12 @@ class OrtRuntime:
             (self.model.engines[DECODE], self._sessions[DECODE]),
             (self.model.engines[PREFILL], self._sessions[PREFILL]) if self.has_prefill_engine else None,
         )
+
+    def _check_operators(self, roles: Iterable[str]) -> None:
+        needs = [self.model.needs[role] for role in roles if self.model.needs[role].requires]
+        if needs:
+            product = f"ONNX Runtime {self.backend_version}"
+            check_required_operators(needs, operators_of_onnxruntime(onnxruntime), product)
 
     def _load(self, engine: EngineRecord, onnx_bytes: bytes, values: Mapping[str, Any]) -> Any:
         options = onnxruntime.SessionOptions()

@@ -83,6 +83,20 @@ def onnx_domains_are_announced(subject: Subject) -> Iterator[Finding]:
             )
 
 
+def onnx_operators_match_requirements(subject: Subject) -> Iterator[Finding]:
+    """What the manifest says a runtime must offer is what the graph uses: no operator more, none less."""
+    for use, engine, interface in _read_engines(subject):
+        requires = _requirements(subject.manifest_fields.child("engines").child(use))
+        if requires and set(requires) != set(interface.custom_operators):
+            yield Problem(
+                "onnx_requirements_mismatch",
+                f"The operators that the {use} engine requires are not those that its graph uses",
+                where=f"{MANIFEST_SECTION}#/engines/{use}/requires",
+                found=", ".join(requires)[:400],
+                expected=f"{', '.join(interface.custom_operators) or 'none'}, as in {engine.section}"[:400],
+            )
+
+
 def initializers_are_no_inputs(subject: Subject) -> Iterator[Finding]:
     """No input has the name of a weight or constant: which of the two counts would be the runtime's choice."""
     for use, engine, interface in _read_engines(subject):
@@ -176,6 +190,7 @@ RULES: tuple[Rule, ...] = (
     onnx_tensors_match_manifest,
     onnx_versions_match_manifest,
     onnx_domains_are_announced,
+    onnx_operators_match_requirements,
     initializers_are_no_inputs,
     weight_references_are_inside,
     every_weight_is_used,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from rowpack.engines.io_contract import EngineContract
 from rowpack.engines.options import EngineOptions
 from rowpack.gate import SplitVeto
-from rowpack.surgery.graph_form import GraphForm
+from rowpack.surgery.graph_form import FusedChoice, GraphForm
 
 if TYPE_CHECKING:
     import onnx
@@ -94,7 +94,8 @@ class BuiltEngine:
 
     ``onnx`` is the graph it is or was compiled from. ``scratch_bytes`` is the part of ``context_bytes`` that a
     compiler plans as scratch; ``weights_shared`` says whether ``weight_bytes`` are one copy with the other engine's
-    (None where the weights are part of the engine). ``profile`` holds the shapes it compiled for: input → fewest,
+    (None where the weights are part of the engine); ``private_weight_bytes`` of them each engine packs for itself. ``requires`` names what the engine's runtime must offer beyond
+    standard operators. ``profile`` holds the shapes it compiled for: input → fewest,
     usual, most rows.
     """
 
@@ -111,9 +112,11 @@ class BuiltEngine:
     weight_bytes: int
     context_bytes: int | None
     contract: EngineContract
+    requires: tuple[str, ...] = ()
     builder_flags: Mapping[str, str | int | bool | None] = field(default_factory=dict)
     scratch_bytes: int | None = None
     weights_shared: bool | None = None
+    private_weight_bytes: int | None = None
     profile: Mapping[str, list[list[int]]] | None = None
     measurement: Measurement | None = None
 
@@ -124,11 +127,13 @@ class BuiltEngine:
             resident["scratch"] = self.scratch_bytes
         if self.weights_shared is not None:
             resident["shared"] = self.weights_shared
+        if self.private_weight_bytes is not None:
+            resident["private"] = self.private_weight_bytes
         entry: dict[str, object] = {
             "section": self.section,
             "backend": backend,
             "backend_version": self.backend_version,
-            "requires": [],
+            "requires": list(self.requires),
             "lowering": self.lowering,
             "target": self.target,
             "opset": self.opset,
@@ -202,6 +207,13 @@ class Backend(Protocol):
 
     def graph_form(self, capacity_rows: int) -> GraphForm:
         """Return the form of the graphs for caches of ``capacity_rows`` rows."""
+        ...
+
+    def fused_operators(self, lowering: str, exported: onnx.ModelProto) -> FusedChoice:
+        """Return the fused operators that the engines of ``exported`` use under ``--lowering``.
+
+        Raises RowpackError where ``fused`` is asked for and the installed runtime cannot, or computes it wrong.
+        """
         ...
 
     def shares_weights(self, precision: str) -> bool:

@@ -10,10 +10,13 @@ from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Execu
 from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.engines.options import EngineOptions, option_flag
 from rowpack.gate import SplitVeto
-from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
+from rowpack.quantization import INTEGER_BITS
+from rowpack.surgery.graph_form import FREE_CACHE, FusedChoice, GraphForm
 from rowpack_loaders.errors import RowpackError
 
 if TYPE_CHECKING:
+    import onnx
+
     from rowpack.graph.constants import ConstantBytes
 
 SECTIONS = {DECODE: "engine.onnx", PREFILL: "prefill.onnx"}
@@ -31,7 +34,7 @@ class OrtBackend:
     executed: Executed = "engines"
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
-        """Refuse bfloat16 and quantised projections, which ONNX Runtime's CPU provider has no products for."""
+        """Refuse bfloat16 and small floats, which ONNX Runtime's CPU provider has no products for."""
         if precision not in PRECISIONS:
             raise RowpackError(
                 "precision_unsupported",
@@ -41,27 +44,36 @@ class OrtBackend:
                 expected=", ".join(PRECISIONS),
                 remedy="Build with --precision fp32 (fastest on the CPU); rowpack export-onnx writes bf16 graphs.",
             )
-        if quantization is not None:
+        if quantization is not None and quantization not in INTEGER_BITS:
             raise RowpackError(
                 "quantization_unsupported",
                 "ONNX Runtime's CPU provider would widen these projections to float32",
                 where="--quantization",
                 found=quantization,
-                expected="no quantization",
-                remedy="Use --backend trt_rtx or trt, or leave the quantization out.",
+                expected=" or ".join(INTEGER_BITS),
+                remedy="Use --backend trt_rtx or trt, or another quantization.",
             )
 
     def graph_form(self, capacity_rows: int) -> GraphForm:
         """Return the form whose caches are as long as they are filled."""
         return FREE_CACHE
 
+    def fused_operators(self, lowering: str, exported: onnx.ModelProto) -> FusedChoice:
+        """Return what the installed ONNX Runtime runs right, and for ``auto`` faster."""
+        from rowpack.engines.fused_operators.choice import FASTER_ON_THE_CPU, choose_fused_operators
+
+        return choose_fused_operators(lowering, exported, FASTER_ON_THE_CPU)
+
     def shares_weights(self, precision: str) -> bool:
-        """Both sessions map float32 weights from the bundle; halves are widened, by each session for itself."""
+        """Both sessions map float32 weights from the bundle; halves are widened, by each session for itself.
+
+        So are weights in blocks packed, which :meth:`weights_in_memory` counts.
+        """
         return precision == "fp32"
 
     def weights_in_memory(self, constants: ConstantBytes) -> int:
-        """Count halves as the float32 values that the CPU provider makes of them."""
-        return constants.external_in_float32 + constants.inline
+        """Count halves as the float32 values that the CPU provider makes of them, and blocks as it packs them."""
+        return constants.held_in_float32 + constants.inline
 
     def builder_memory_bytes(self, weight_bytes: int, node_count: int) -> int:
         """Nothing is compiled."""
@@ -93,9 +105,12 @@ class OrtBuilder:
     def build_engine(self, order: EngineOrder, weights: FileRange | None, on_progress: OnProgress) -> EngineBuild:
         """Serialise the graph; its weights stay outside."""
         from rowpack.graph.constants import constant_bytes
+        from rowpack.graph.custom_operators import custom_operators
         from rowpack.graph.model import IR_VERSION, OPSET, serialize
+        from rowpack.surgery.fused_operators import lowering_word
         from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 
+        requires = custom_operators(order.model)
         onnx_bytes = serialize(order.model)
         constants = constant_bytes(order.model)
         return SerializedGraph(
@@ -103,14 +118,16 @@ class OrtBuilder:
                 role=order.role,
                 section=SECTIONS[order.role],
                 backend_version=import_onnxruntime().__version__,
-                lowering="plain",
+                lowering=lowering_word(requires),
+                requires=requires,
                 target={"os": ["any"], "arch": ["any"], "cpu_features": [], "sm": [], "minimum_driver": None},
                 rows=order.rows,
                 opset=OPSET,
                 ir_version=IR_VERSION,
                 onnx=onnx_bytes,
                 onnx_sha256=hashlib.sha256(onnx_bytes).hexdigest(),
-                weight_bytes=constants.external_in_float32,
+                weight_bytes=constants.held_in_float32,
+                private_weight_bytes=constants.packed or None,
                 weights_shared=constants.external_in_float32 == constants.external,
                 context_bytes=None,
                 contract=order.contract,

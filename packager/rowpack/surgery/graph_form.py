@@ -6,6 +6,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class FusedChoice:
+    """Names of the runtime's fused operators (``domain.Operator``) that each graph uses; none is the plain form."""
+
+    decode: tuple[str, ...] = ()
+    prefill: tuple[str, ...] = ()
+
+
+PLAIN = FusedChoice()
+
+
+@dataclass(frozen=True)
 class GraphForm:
     """Choices that change how the decode and the prefill graph look, never what they compute.
 
@@ -13,12 +24,14 @@ class GraphForm:
     ``None`` a call takes the filled rows only. ``weight_on_the_left`` asks for the products of the prefill graph
     as W · xᵀ, which suits a runtime that does not pack its weights; otherwise they stay Gemm over ``[out, in]``.
     ``batched_halves`` asks for a projection that is split in half as one batched product, which suits a compiler
-    that would interleave the halves in the weights it stores.
+    that would interleave the halves in the weights it stores. ``fused`` names operators of the runtime that take the
+    place of mixers' plain subgraphs.
     """
 
     cache_capacity_rows: int | None = None
     weight_on_the_left: bool = True
     batched_halves: bool = False
+    fused: FusedChoice = PLAIN
 
 
 FREE_CACHE = GraphForm()

@@ -13,8 +13,9 @@ from rowpack.surgery.cached_attention_row import cached_attention_row
 from rowpack.surgery.causal_conv import causal_conv_chunk, causal_conv_row
 from rowpack.surgery.delta_rule_chunk import DeltaRuleChunk
 from rowpack.surgery.delta_rule_row import delta_rule_row
+from rowpack.surgery.fused_operators import fused_operator_for
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
-from rowpack.surgery.mixer_replacement import MixerReplacement
+from rowpack.surgery.mixer_replacement import Lowering, MixerReplacement
 from rowpack.surgery.projection_form import WeightOnTheLeft
 from rowpack.surgery.row_count import FixRowCount
 from rowpack.surgery.surgery_pass import SurgeryPass, check_plain, run_passes
@@ -39,28 +40,29 @@ _SMALL_NODES = 30
 def decode_passes(form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the one-row graph."""
     before, after = _passes_of_form(form)
-    return [
-        *before,
-        MixerReplacement(CAUSAL_CONV_STATE, causal_conv_row, _CONVOLUTION_NODES),
-        MixerReplacement(GATED_DELTA_RULE, delta_rule_row, _DELTA_RULE_NODES),
-        MixerReplacement(CACHED_ATTENTION, cached_attention_row, _SMALL_NODES),
-        MixerReplacement(TOKEN_SHIFT, token_shift_row, _SMALL_NODES),
-        MixerReplacement(WKV4, wkv_row, _WKV_NODES),
-        FixRowCount(1),
-        *after,
+    plain: list[tuple[str, Lowering, int]] = [
+        (CAUSAL_CONV_STATE, causal_conv_row, _CONVOLUTION_NODES),
+        (GATED_DELTA_RULE, delta_rule_row, _DELTA_RULE_NODES),
+        (CACHED_ATTENTION, cached_attention_row, _SMALL_NODES),
+        (TOKEN_SHIFT, token_shift_row, _SMALL_NODES),
+        (WKV4, wkv_row, _WKV_NODES),
     ]
+    return [*before, *_replacements(plain, form.fused.decode), FixRowCount(1), *after]
 
 
 def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the graph for 1..``prefill_rows`` rows."""
     before, after = _passes_of_form(form)
+    plain: list[tuple[str, Lowering, int]] = [
+        (CAUSAL_CONV_STATE, causal_conv_chunk, _CONVOLUTION_NODES),
+        (GATED_DELTA_RULE, DeltaRuleChunk(prefill_rows), _DELTA_RULE_NODES),
+        (CACHED_ATTENTION, cached_attention_chunk, _SMALL_NODES),
+        (TOKEN_SHIFT, token_shift_chunk, _SMALL_NODES),
+        (WKV4, WkvChunk(prefill_rows), _WKV_NODES),
+    ]
     return [
         *before,
-        MixerReplacement(CAUSAL_CONV_STATE, causal_conv_chunk, _CONVOLUTION_NODES),
-        MixerReplacement(GATED_DELTA_RULE, DeltaRuleChunk(prefill_rows), _DELTA_RULE_NODES),
-        MixerReplacement(CACHED_ATTENTION, cached_attention_chunk, _SMALL_NODES),
-        MixerReplacement(TOKEN_SHIFT, token_shift_chunk, _SMALL_NODES),
-        MixerReplacement(WKV4, WkvChunk(prefill_rows), _WKV_NODES),
+        *_replacements(plain, form.fused.prefill),
         *([WeightOnTheLeft()] if form.weight_on_the_left else []),
         *after,
     ]
@@ -68,12 +70,12 @@ def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[Surg
 
 def decode_model(exported: onnx.ModelProto, form: GraphForm = FREE_CACHE) -> onnx.ModelProto:
     """Return the one-row model made from ``exported``."""
-    return _changed(exported, decode_passes(form), "decode")
+    return _changed(exported, decode_passes(form), "decode", form.fused.decode)
 
 
 def prefill_model(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm = FREE_CACHE) -> onnx.ModelProto:
     """Return the model for 1..``prefill_rows`` rows made from ``exported``."""
-    return _changed(exported, prefill_passes(prefill_rows, form), "prefill")
+    return _changed(exported, prefill_passes(prefill_rows, form), "prefill", form.fused.prefill)
 
 
 def _passes_of_form(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPass]]:
@@ -88,10 +90,21 @@ def _passes_of_form(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPas
     return before, after
 
 
-def _changed(exported: onnx.ModelProto, passes: list[SurgeryPass], word: str) -> onnx.ModelProto:
+def _replacements(plain: list[tuple[str, Lowering, int]], fused: tuple[str, ...]) -> list[SurgeryPass]:
+    """Return a replacement for every mixer: by its operator among ``fused``, otherwise by its plain subgraph."""
+    passes: list[SurgeryPass] = []
+    for mixer, lowering, node_budget in plain:
+        operator = fused_operator_for(mixer, fused)
+        passes.append(MixerReplacement(mixer, lowering, node_budget) if operator is None else operator.replacement())
+    return passes
+
+
+def _changed(
+    exported: onnx.ModelProto, passes: list[SurgeryPass], word: str, fused: tuple[str, ...]
+) -> onnx.ModelProto:
     graph = import_graph(exported)
     graph.name = str(exported.graph.name).replace("exported", word)
     graph.functions = []
     run_passes(graph, passes)
-    check_plain(graph)
+    check_plain(graph, fused)
     return export_model(graph)

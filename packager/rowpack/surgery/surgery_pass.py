@@ -64,16 +64,18 @@ def run_passes(graph: gs.Graph, passes: Sequence[SurgeryPass]) -> None:
     graph.cleanup(remove_unused_node_outputs=False).toposort()
 
 
-def check_plain(graph: gs.Graph) -> None:
+def check_plain(graph: gs.Graph, fused: Sequence[str] = ()) -> None:
     """Check that only plain operators are left: no function call, no custom domain, no Loop, Scan or If.
 
-    Rows are rounded to E2M1 by an operator of TensorRT's own, for which there is no other.
+    ``fused`` names the operators of the runtime (``domain.Operator``) that the graph may use besides. Rows are rounded
+    to E2M1 by an operator of TensorRT's own, for which there is no other.
     """
     refused = Counter(
         f"{node.domain or 'ai.onnx'}.{node.op}"
         for node in graph.nodes
         if (node.domain or node.op in ("Loop", "Scan", "If"))
         and (node.domain, node.op) != (TENSORRT_DOMAIN, DYNAMIC_QUANTIZE)
+        and f"{node.domain}.{node.op}" not in fused
     )
     if refused:
         raise surgery_error(

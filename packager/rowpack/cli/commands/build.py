@@ -147,6 +147,12 @@ def add_model_options(parser: ArgumentParser) -> None:
         help="most prompt rows of one prefill call, 1 to 64 (default: 64)",
     )
     parser.add_argument(
+        "--lowering",
+        choices=("plain", "fused", "auto"),
+        default="plain",
+        help="how mixers are computed: by plain operators, by the runtime's fused ones, or by those that are faster",
+    )
+    parser.add_argument(
         "--allow-missing-tokenizer",
         action="store_true",
         help="build a bundle that takes token ids only when the checkpoint has no tokenizer",
@@ -161,6 +167,7 @@ class ModelOptions(TypedDict):
     quantization: str | None
     max_sequence_length: int | None
     prefill_rows: int
+    lowering: str
     allow_missing_tokenizer: bool
 
 
@@ -172,6 +179,7 @@ def model_options(arguments: Namespace) -> ModelOptions:
         "quantization": arguments.quantization,
         "max_sequence_length": arguments.max_sequence_length,
         "prefill_rows": arguments.prefill_rows,
+        "lowering": arguments.lowering,
         "allow_missing_tokenizer": arguments.allow_missing_tokenizer,
     }
 

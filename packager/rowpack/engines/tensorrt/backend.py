@@ -13,10 +13,12 @@ from rowpack.engines.tensorrt.library import AskLibrary, Library, check_options,
 from rowpack.engines.tensorrt.plan_build import PlanBuild, compiler_bytes
 from rowpack.engines.tensorrt.written_plan import check_written_plan
 from rowpack.gate import SplitVeto
-from rowpack.surgery.graph_form import GraphForm, compiled_form
+from rowpack.surgery.graph_form import FusedChoice, GraphForm, compiled_form
 from rowpack_loaders.errors import RowpackError
 
 if TYPE_CHECKING:
+    import onnx
+
     from rowpack.graph.constants import ConstantBytes
 
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -49,6 +51,12 @@ class TensorRtBackend:
     def graph_form(self, capacity_rows: int) -> GraphForm:
         """Return the form with caches of one size."""
         return compiled_form(capacity_rows)
+
+    def fused_operators(self, lowering: str, exported: onnx.ModelProto) -> FusedChoice:
+        """There are none: the compiler fuses plain operators by itself."""
+        from rowpack.engines.fused_operators.choice import refuse_fused
+
+        return refuse_fused(lowering, self.name)
 
     def shares_weights(self, precision: str) -> bool:
         """Each plan holds its own."""

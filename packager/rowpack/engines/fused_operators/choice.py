@@ -1,0 +1,130 @@
+"""Choose plain subgraphs or the runtime's fused operators for a build: ``--lowering plain|fused|auto``.
+
+``plain`` asks nothing of the runtime. ``fused`` takes every fused operator that the model has a use for, and refuses
+the build where one is missing or wrong. ``auto`` takes those that are also faster, by a fixed table, so that the same
+versions always build the same engines; where one is missing or wrong, the plain form stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from rowpack.engines.fused_operators.probe import ProbeOutcome, probe_operator
+from rowpack.graph.custom_operators import CONTRIBUTED_DOMAIN
+from rowpack.surgery.graph_form import PLAIN, FusedChoice
+from rowpack_loaders.errors import Problem, RowpackError
+
+if TYPE_CHECKING:
+    import onnx
+
+    from rowpack.surgery.fused_operators import FusedOperator
+
+Lowering = Literal["plain", "fused", "auto"]
+LOWERINGS: tuple[Lowering, ...] = ("plain", "fused", "auto")
+
+FASTER_ON_THE_CPU = FusedChoice(
+    decode=(f"{CONTRIBUTED_DOMAIN}.LinearAttention",),
+    prefill=(f"{CONTRIBUTED_DOMAIN}.LinearAttention",),
+)
+"""What ``auto`` takes, from measurements of ONNX Runtime 1.32 on two cores with AVX-512 (benchmarks/lowerings.py).
+
+LinearAttention reads and writes the state once, where plain operators pass through it four times, and does no work for
+rows that are not there. The others are slower than the plain subgraphs: CausalConvWithState turns rows into columns
+and back, GroupQueryAttention turns both caches around in every call.
+"""
+
+Probe = Callable[["FusedOperator", Sequence[Sequence[int | str]], Mapping[str, Any]], ProbeOutcome]
+
+
+def check_lowering(lowering: str) -> None:
+    """Raise RowpackError ``lowering_unknown`` for a word that is none of :data:`LOWERINGS`."""
+    if lowering not in LOWERINGS:
+        raise RowpackError(
+            "lowering_unknown",
+            "there is no such lowering",
+            where="--lowering",
+            found=repr(lowering),
+            expected=", ".join(LOWERINGS),
+        )
+
+
+def refuse_fused(lowering: str, backend: str) -> FusedChoice:
+    """Return the plain choice for a backend without fused operators; raises ``lowering_unsupported`` for ``fused``."""
+    if lowering == "fused":
+        raise RowpackError(
+            "lowering_unsupported",
+            "engines of this backend are compiled from plain operators",
+            where="--lowering",
+            found=f"fused, with --backend {backend}",
+            expected="plain or auto",
+            remedy="Leave --lowering out; the compiler fuses by itself.",
+        )
+    return PLAIN
+
+
+def choose_fused_operators(
+    lowering: str, exported: onnx.ModelProto, faster: FusedChoice, probe: Probe = probe_operator
+) -> FusedChoice:
+    """Return the operators for the engines made from ``exported``; ``faster`` is what ``auto`` would like.
+
+    Raises RowpackError ``fused_operators_unused`` where ``fused`` has nothing to replace, and
+    ``fused_operator_refused`` with every operator that is missing or wrong.
+    """
+    if lowering == "plain":
+        return PLAIN
+    calls = _mixer_calls(exported)
+    wanted = {*faster.decode, *faster.prefill} if lowering == "auto" else None
+    outcomes = [
+        probe(operator, *calls[operator.mixer])
+        for operator in _operators()
+        if operator.mixer in calls and (wanted is None or operator.name in wanted)
+    ]
+    usable = tuple(outcome.operator for outcome in outcomes if outcome.refusal is None)
+    if lowering == "auto":
+        return FusedChoice(
+            tuple(name for name in faster.decode if name in usable),
+            tuple(name for name in faster.prefill if name in usable),
+        )
+    if not outcomes:
+        raise RowpackError(
+            "fused_operators_unused",
+            "the runtime has no fused operator for the mixers of this model",
+            where="--lowering",
+            found=", ".join(sorted(calls)) or "no mixers",
+            expected=", ".join(sorted({operator.mixer for operator in _operators()})),
+            remedy="Build with --lowering plain or auto.",
+        )
+    refused = [_refusal(outcome) for outcome in outcomes if outcome.refusal is not None]
+    if refused:
+        message = "the installed runtime cannot run this model in its fused form"
+        raise RowpackError.from_problems("fused_operator_refused", message, refused)
+    return FusedChoice(usable, usable)
+
+
+def _operators() -> tuple[FusedOperator, ...]:
+    from rowpack.surgery.fused_operators import FUSED_OPERATORS
+
+    return FUSED_OPERATORS
+
+
+def _mixer_calls(exported: onnx.ModelProto) -> dict[str, tuple[list[list[int | str]], dict[str, Any]]]:
+    """Return, for each mixer that is called, the declared shapes of its inputs and the attributes of its first call."""
+    from rowpack.graph.model import FUNCTION_DOMAIN, import_graph
+
+    calls: dict[str, tuple[list[list[int | str]], dict[str, Any]]] = {}
+    for node in import_graph(exported).nodes:
+        if node.domain == FUNCTION_DOMAIN and node.op not in calls:
+            calls[node.op] = ([list(tensor.shape) for tensor in node.inputs], dict(node.attrs))
+    return calls
+
+
+def _refusal(outcome: ProbeOutcome) -> Problem:
+    return Problem(
+        "fused_operator_refused",
+        f"the installed runtime's {outcome.operator} does not do what the model needs",
+        where="--lowering",
+        found=outcome.refusal or "",
+        expected="what the recurrence in float64 gives",
+        remedy="Update the runtime, or build with --lowering plain or auto.",
+    )

@@ -1,0 +1,58 @@
+"""The mixers row by row in float64, straight from their definitions: what a fused operator must equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+def delta_rule(q: Array, k: Array, v: Array, decay: Array, beta: Array, state: Array) -> tuple[Array, Array]:
+    """Return out ``[S, value_heads · value_dim]`` and the state after the last row.
+
+    S ← e^g S; u = β (v − Sᵀk); S ← S + k uᵀ; o = Sᵀ q (Yang et al., arXiv:2412.06464, eq. 10); value head h uses key
+    head h // (value_heads / key_heads).
+    """
+    q, k, v, decay, beta, memory = (x.astype(np.float64) for x in (q, k, v, decay, beta, state))
+    heads, key_dim, value_dim = memory.shape
+    group = heads * key_dim // q.shape[1]
+    out = np.empty((q.shape[0], heads, value_dim))
+    for row in range(q.shape[0]):
+        query = np.repeat(q[row].reshape(-1, key_dim), group, axis=0)
+        key = np.repeat(k[row].reshape(-1, key_dim), group, axis=0)
+        memory = memory * np.exp(decay[row])[:, None, None]
+        recalled = np.einsum("hkv,hk->hv", memory, key)
+        update = beta[row][:, None] * (v[row].reshape(heads, value_dim) - recalled)
+        memory = memory + key[:, :, None] * update[:, None, :]
+        out[row] = np.einsum("hkv,hk->hv", memory, query)
+    return out.reshape(q.shape[0], heads * value_dim), memory
+
+
+def causal_conv(x: Array, state: Array, weight: Array) -> tuple[Array, Array]:
+    """Return silu(Σ_j weight[:, j] · x_{t−K+1+j}) ``[S, channels]`` and the last K columns ``[channels, K]``."""
+    columns = state.shape[1]
+    window = np.concatenate([state, x.T], axis=1).astype(np.float64)
+    taps = weight.astype(np.float64)
+    sums = np.stack(
+        [(window[:, row + 1 : row + 1 + columns] * taps).sum(axis=1) for row in range(x.shape[0])],
+    )
+    # Written with tanh, which does not overflow: sigmoid(x) = (1 + tanh(x / 2)) / 2.
+    return sums * 0.5 * (1.0 + np.tanh(0.5 * sums)), window[:, -columns:]
+
+
+def cached_attention(
+    q: Array, k: Array, v: Array, cache_k: Array, cache_v: Array, mask: Array, head_dim: int
+) -> tuple[Array]:
+    """Return softmax attention ``[S, heads · head_dim]`` of new rows over cached rows and themselves."""
+    queries = q.astype(np.float64).reshape(q.shape[0], -1, head_dim)
+    keys = np.concatenate([cache_k, k]).astype(np.float64).reshape(-1, k.shape[1] // head_dim, head_dim)
+    values = np.concatenate([cache_v, v]).astype(np.float64).reshape(keys.shape)
+    out = np.empty(queries.shape)
+    group = queries.shape[1] // keys.shape[1]
+    for head in range(queries.shape[1]):
+        scores = queries[:, head] @ keys[:, head // group].T * head_dim**-0.5 + mask
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        out[:, head] = weights / weights.sum(axis=1, keepdims=True) @ values[:, head // group]
+    return (out.reshape(q.shape[0], -1),)
