@@ -56,6 +56,7 @@ class OpenVinoBoundEngine:
     ) -> None:
         self._buffers = buffers
         self._inputs = RowInputs(engine, buffers, max_rows)
+        self._mask: FloatArray | None = None  # a request keeps no array alive: it has to outlive the run
         (self._logits_name,) = (tensor.name for tensor in engine.outputs if tensor.role == "logits")
         self._requests = [self._bound_request(compiled, front, logits) for front in (0, 1)]
         self._bound_rows = [0, 0]
@@ -102,8 +103,8 @@ class OpenVinoBoundEngine:
         filled, start = self._buffers.cache_rows, self._buffers.cache_start
         read_rows = filled if inputs.fixed_cache_rows is None else inputs.fixed_cache_rows
         if "attention_mask" in inputs.names:
-            mask = inputs.mask(rows, filled, read_rows)
-            request.set_tensor(inputs.names["attention_mask"], _tensor(mask, "float32"))
+            self._mask = inputs.mask(rows, filled, read_rows)
+            request.set_tensor(inputs.names["attention_mask"], _tensor(self._mask, "float32"))
         end = start + filled
         for cache in self._buffers.caches:
             record = cache.record
@@ -112,7 +113,7 @@ class OpenVinoBoundEngine:
 
 
 def _tensor(array: Array, dtype: str) -> Any:
-    """Return a tensor over a buffer, which it keeps alive."""
+    """Return a tensor over a buffer, which has to outlive it."""
     if array.size == 0:
         return openvino.Tensor(ELEMENT_TYPES[dtype], list(array.shape))
     if dtype == "bfloat16":  # numpy has no such type: the buffer holds its bits
