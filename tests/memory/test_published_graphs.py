@@ -1,0 +1,34 @@
+"""Every published size exports and passes surgery. Graphs hold no weights, so 27B is exported without its 54 GB."""
+
+from __future__ import annotations
+
+import pytest
+
+from rowpack.engine_stage import engine_graphs
+from rowpack.engines.io_contract import DECODE, PREFILL, check_contract, check_pair
+from rowpack.export import export_graph
+from rowpack.families import find_family
+from rowpack.graph.constants import constant_bytes
+from rowpack.graph.model import serialize
+from rowpack.surgery.graph_form import FREE_CACHE
+from rowpack.synthesis.published_shapes import PUBLISHED_SHAPES, published_config
+from rowpack.synthesis.synthesize import text_tensors_of
+from rowpack.weights import plan_weights
+
+LARGEST_GRAPH_BYTES = 10**7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", PUBLISHED_SHAPES)
+def test_a_published_size_becomes_a_pair_of_engines(shape: str) -> None:
+    config = published_config(shape)
+    names = [tensor.name for tensor in text_tensors_of(shape)]
+    model = find_family(config).describe(config, names, "fp32", 4096)
+    plan = plan_weights(model.weights)
+    graphs = engine_graphs(export_graph(model, plan, "fp32"), 64, FREE_CACHE, split=True)
+    contracts = {role: check_contract(graph, model, role, None) for role, graph in graphs.items()}
+    check_pair(contracts[DECODE], contracts[PREFILL])
+    for role, graph in graphs.items():
+        assert len(serialize(graph)) < LARGEST_GRAPH_BYTES, role
+        # Both engines use every weight there is, from the one section.
+        assert constant_bytes(graph).external == plan.tensor_bytes, role
