@@ -5,10 +5,8 @@ Each stage's insides live in their own room; here is only what follows what, and
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from rowpack.bundle.manifest import (
 )
 from rowpack.bundle.provenance import slsa_provenance, source_date
 from rowpack.bundle.writer import BundleWriter
-from rowpack.checkpoint import Checkpoint, InputFile, open_checkpoint
+from rowpack.checkpoint import Checkpoint, open_checkpoint
 from rowpack.engine_stage import add_engines, counted, engine_graphs, engine_orders, scratch_file
 from rowpack.engines import find_backend
 from rowpack.engines.backend import Backend, BuiltEngine, EngineBuilder, FileRange
@@ -31,6 +29,7 @@ from rowpack.engines.io_contract import PREFILL
 from rowpack.families.declaration import RuntimeFacts
 from rowpack.gate import LayoutDecision
 from rowpack.host_need import check_host_memory
+from rowpack.input_digests import InputDigests, input_record
 from rowpack.layout_stage import (
     build_memory_need,
     check_target_gpu,
@@ -57,7 +56,6 @@ __all__ = ["BuildReport", "BuildRequest", "build", "export_onnx"]
 GENERATION_CONFIG = "generation_config.json"
 
 _UNKNOWN_DIGEST = "0" * 64
-_HASH_PIECE_BYTES = 4 * 2**20
 _SECTION_ENTRY_BYTES = 512
 """More than one section's entry in the manifest can take; the reserve is counted with it."""
 
@@ -76,19 +74,21 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     builder = backend.open_builder(request.engine_options, request.quantization)
     with progress.stage("checkpoint", str(request.checkpoint)):
         checkpoint = open_checkpoint(request.checkpoint, allow_missing_tokenizer=request.allow_missing_tokenizer)
-    with checkpoint, ThreadPoolExecutor(1, thread_name_prefix="input-sha256") as hasher:
+    with checkpoint:
         prepared = prepare_model(checkpoint, request)
         for problem in (*checkpoint.warnings, *prepared.model.warnings):
             progress.warning(problem)
         check_target_gpu(request, backend, builder.compute_capabilities)
         # Opened before the long stages, so that an output that cannot be written is reported at once.
-        with BundleWriter(
-            request.output,
-            family=prepared.model.family,
-            backend=backend.name,
-            manifest_reserve_bytes=_manifest_reserve(request, checkpoint, prepared, backend),
-        ) as writer:
-            digests = hasher.submit(_hash_inputs, checkpoint.input_files)
+        with (
+            BundleWriter(
+                request.output,
+                family=prepared.model.family,
+                backend=backend.name,
+                manifest_reserve_bytes=_manifest_reserve(request, checkpoint, prepared, backend),
+            ) as writer,
+            InputDigests(checkpoint.input_files) as digests,
+        ):
             return _build_into(writer, request, checkpoint, prepared, backend, builder, digests, progress)
 
 
@@ -125,7 +125,7 @@ def _build_into(
     prepared: PreparedModel,
     backend: Backend,
     builder: EngineBuilder,
-    digests: Future[list[dict[str, object]]],
+    digests: InputDigests,
     progress: Progress,
 ) -> BuildReport:
     """Write every section, verify on the unpublished file, and publish."""
@@ -155,7 +155,7 @@ def _build_into(
             if decision.layout == "single" and len(engines) > 1:
                 writer.drop_section(engines.pop().section)
         with progress.stage("inputs", "waiting for the digests of the checkpoint's files"):
-            inputs = digests.result()
+            inputs = digests.records()
         facts = _manifest_facts(request, checkpoint, prepared, decision, backend, engines, inputs)
         worst_error: dict[str, float] = {}
         if request.verify:
@@ -304,7 +304,7 @@ def _manifest_reserve(
     backend: Backend,
 ) -> int:
     """Return an upper bound of the manifest's length, from a draft without engines and section table."""
-    unhashed = [_input_record(file, _UNKNOWN_DIGEST) for file in checkpoint.input_files]
+    unhashed = [input_record(file, _UNKNOWN_DIGEST) for file in checkpoint.input_files]
     facts = _manifest_facts(request, checkpoint, prepared, longest_decision(prepared), backend, [], unhashed)
     draft = build_manifest(facts)
     # Each engine repeats every state as an input and an output; a state's own entry is longer than both together.
@@ -327,20 +327,3 @@ def _provenance(
     }
     parameters |= request.engine_options.as_json()
     return slsa_provenance(parameters, inputs, {"rowpack": __version__, backend.name: engines[0].backend_version})
-
-
-def _hash_inputs(files: Iterable[InputFile]) -> list[dict[str, object]]:
-    """Return the manifest's record of each input file; runs beside the writing of the weights."""
-    records = []
-    for file in files:
-        digest = hashlib.sha256()
-        buffer = bytearray(_HASH_PIECE_BYTES)
-        with file.path.open("rb", buffering=0) as stream:
-            while count := stream.readinto(buffer):
-                digest.update(memoryview(buffer)[:count])
-        records.append(_input_record(file, digest.hexdigest()))
-    return records
-
-
-def _input_record(file: InputFile, sha256: str) -> dict[str, object]:
-    return {"file": file.name, "length": file.byte_count, "sha256": sha256}

@@ -69,14 +69,17 @@ def check_host_memory(need: HostMemoryNeed, available_bytes: int | None, *, over
         f"this build does not fit in the memory of this machine (stage {need.stage})",
         found=f"{available_bytes} bytes available",
         expected=f"about {need.byte_count} bytes",
-        remedy=_remedy(need.stage),
+        remedy=f"{_remedy(need)}; --ignore-host-memory tries all the same",
     )
 
 
-def _remedy(stage: str) -> str:
-    ways = {
-        "verify": "Build with --no-verify and run rowpack selftest on a larger machine",
-        "engines": "Build on a larger machine, or with a smaller --precision",
-    }
-    first = ways.get(stage, "Free memory, or build on a larger machine")
-    return f"{first}; --ignore-host-memory tries all the same"
+def _remedy(need: HostMemoryNeed) -> str:
+    if need.stage == "verify":
+        others = max(byte_count for stage, byte_count in need.stages.items() if stage != "verify")
+        return (
+            f"Build with --no-verify, which takes about {others} bytes, and run rowpack selftest on a larger machine, "
+            "or leave half precision out: float32 weights are mapped"
+        )
+    if need.stage == "engines":
+        return "Build on a larger machine, or with a smaller --precision"
+    return "Free memory, or build on a larger machine"
