@@ -98,6 +98,37 @@ def _(parts: BundleParts) -> None:
     changed(parts, lambda model: model.opset_import.append(helper.make_opsetid("com.microsoft", 1)))
 
 
+def with_fused_norm(model: onnx.ModelProto) -> None:
+    """Let the graph use an operator of a vendor, whose output nobody reads."""
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model.graph.node.append(helper.make_node("QuickGelu", ["logits"], ["unread"], domain="com.microsoft"))
+
+
+@BREACHES.bent("onnx_operators_match_requirements", "onnx_requirements_mismatch", label="another operator")
+def _(parts: BundleParts) -> None:
+    parts.manifest["engines"]["decode"]["requires"] = ["com.microsoft.FastGelu"]
+    changed(parts, with_fused_norm)
+
+
+@BREACHES.bent("onnx_operators_match_requirements", "onnx_requirements_mismatch", label="no operator")
+def _(parts: BundleParts) -> None:
+    parts.manifest["engines"]["prefill"]["requires"] = ["com.microsoft.QuickGelu"]
+
+
+@BREACHES.bent("onnx_operators_match_requirements", "onnx_requirements_mismatch", label="one operator less")
+def _(parts: BundleParts) -> None:
+    parts.manifest["engines"]["decode"]["requires"] = ["com.microsoft.QuickGelu"]
+
+    def nested(model: onnx.ModelProto) -> None:
+        """An operator counts wherever it is: here in a branch of another node."""
+        with_fused_norm(model)
+        inner = helper.make_node("FastGelu", ["logits"], ["also_unread"], domain="com.microsoft")
+        branch = helper.make_graph([inner], "branch", [], [])
+        model.graph.node.append(helper.make_node("If", ["zero"], ["either"], then_branch=branch, else_branch=branch))
+
+    changed(parts, nested)
+
+
 @BREACHES.bent("initializers_are_no_inputs", "onnx_initializer_shadowed", "onnx_tensor_mismatch")
 def _(parts: BundleParts) -> None:
     value = helper.make_tensor_value_info("embed.weight", TensorProto.FLOAT, [16, 4])

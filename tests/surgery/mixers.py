@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Declared = dict[str, tuple[str, Shape]]
 
 
-def _delta_rule_tensors(heads: Heads, rows: int | str) -> tuple[Declared, dict[str, Shape]]:
+def delta_rule_tensors(heads: Heads, rows: int | str) -> tuple[Declared, dict[str, Shape]]:
     key_width, value_heads, dim = heads.key_heads * heads.dim, heads.value_heads, heads.dim
     state = (value_heads, dim, dim)
     inputs: Declared = {
@@ -38,19 +38,19 @@ def _delta_rule_tensors(heads: Heads, rows: int | str) -> tuple[Declared, dict[s
 @cache
 def delta_rule_chunk_graph(heads: Heads, prefill_rows: int) -> Subgraph:
     """Return the lowering to chunks of at most ``prefill_rows`` rows."""
-    return lowered(DeltaRuleChunk(prefill_rows), *_delta_rule_tensors(heads, "rows"))
+    return lowered(DeltaRuleChunk(prefill_rows), *delta_rule_tensors(heads, "rows"))
 
 
 @cache
 def delta_rule_row_graph(heads: Heads) -> Subgraph:
     """Return the lowering to one row."""
-    return lowered(delta_rule_row, *_delta_rule_tensors(heads, 1))
+    return lowered(delta_rule_row, *delta_rule_tensors(heads, 1))
 
 
 @cache
 def delta_rule_function(heads: Heads) -> Subgraph:
     """Return a call of the sequential function."""
-    return called(GATED_DELTA_RULE, *_delta_rule_tensors(heads, "rows"))
+    return called(GATED_DELTA_RULE, *delta_rule_tensors(heads, "rows"))
 
 
 def run_delta_rule(graph: Subgraph, inputs: Inputs, cuts: Sequence[int]) -> tuple[Array, Array]:

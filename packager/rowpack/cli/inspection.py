@@ -111,13 +111,15 @@ class Inspection:
                 yield name, f"{count_of(len(origin.texts(key)), 'place')} of the manifest (--json lists them)"
 
     def _engine_table(self) -> str:
-        rows = [("name", "section", "backend", "prompt rows", "runs on")]
-        targets = {name: fields.child("target") for name, fields in self._manifest.members("engines")}
+        rows = [("name", "section", "backend", "prompt rows", "runs on", "mixers by")]
+        records = dict(self._manifest.members("engines"))
         for engine in self._bundle.engines.values():
             low, best, high = engine.rows.min, engine.rows.opt, engine.rows.max
             row_range = str(high) if low == high else f"{low} to {high}, best {best}"
             backend = f"{engine.backend} {engine.backend_version}"
-            rows.append((engine.name, engine.section, backend, row_range, target_in_words(targets[engine.name])))
+            record = records[engine.name]
+            target, mixers = target_in_words(record.child("target")), operators_in_words(record)
+            rows.append((engine.name, engine.section, backend, row_range, target, mixers))
         return format_table(rows)
 
     def _section_table(self) -> str:
@@ -172,6 +174,13 @@ class Inspection:
         yield "file digest", file_digest if isinstance(file_digest, str) else NOTHING
         for source in self._manifest.child("model").children("inputs"):
             yield f"from {source.text('file')}", f"sha256:{source.text('sha256')}"
+
+
+def operators_in_words(engine: Fields) -> str:
+    """Return an engine's form of the mixers, and which operators beyond the standard ones it needs."""
+    lowering = engine.optional_text("lowering") or "unknown"
+    names = [str(name) for name in _array(engine, "requires")]
+    return f"{lowering} operators" + (f"; needs {', '.join(names)}" if names else "")
 
 
 def target_in_words(target: Fields) -> str:
