@@ -25,6 +25,7 @@ from rowpack.surgery.delta_rule_row import delta_rule_row
 from rowpack.surgery.group_query_attention import group_query_attention
 from rowpack.surgery.linear_attention import linear_attention
 from rowpack.surgery.mixer_replacement import Lowering
+from rowpack.surgery.residual_norm import skip_simplified_layer_normalization
 
 Array = np.ndarray[Any, Any]
 EPSILON = 1e-6
@@ -83,6 +84,7 @@ def lowering_cases(config: Mapping[str, Any], row_counts: Sequence[int], cached_
         yield _convolution(config, rows)
         yield _attention(config, rows, cached_rows)
         yield _gated_norm(config, rows)
+        yield _residual_norm(config, rows)
 
 
 def _normal(*shape: int) -> Array:
@@ -181,6 +183,27 @@ def _gated_norm(config: Mapping[str, Any], rows: int) -> LoweringCase:
         {"plain": _plain_gated_norm, "GatedRMSNorm": _gated_rms_norm},
         {},
     )
+
+
+def _residual_norm(config: Mapping[str, Any], rows: int) -> LoweringCase:
+    width = config["hidden_size"]
+    extent: int | str = 1 if rows == 1 else "rows"
+    return LoweringCase(
+        "residual sum and norm",
+        rows,
+        {"x": _normal(rows, width), "skip": _normal(width, rows).T.copy()},
+        frozenset({"x", "skip"}),
+        {"weight": _normal(width)},
+        {"normed": [extent, width], "sum": [extent, width]},
+        {"plain": _plain_residual_norm, "SkipSimplifiedLayerNormalization": skip_simplified_layer_normalization},
+        {"epsilon": EPSILON},
+    )
+
+
+def _plain_residual_norm(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
+    x, skip, weight = inputs
+    total = emitter.op("Add", [x, skip], "sum")
+    return [rms_norm(emitter, total, weight, EPSILON), total]
 
 
 def _gated_delta_net(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:

@@ -30,7 +30,14 @@ from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 
 onnxruntime = import_onnxruntime()
 
-OPERATORS = ("LinearAttention", "GatedDeltaNet", "CausalConvWithState", "GroupQueryAttention", "GatedRMSNorm")
+OPERATORS = (
+    "LinearAttention",
+    "GatedDeltaNet",
+    "CausalConvWithState",
+    "GroupQueryAttention",
+    "GatedRMSNorm",
+    "SkipSimplifiedLayerNormalization",
+)
 
 
 def kernels() -> list[str]:

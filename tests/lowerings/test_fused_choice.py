@@ -14,6 +14,7 @@ from rowpack import BuildRequest
 from rowpack.engines import BACKENDS, find_backend
 from rowpack.engines.fused_operators.choice import FASTER_ON_THE_CPU, choose_fused_operators
 from rowpack.engines.fused_operators.probe import ProbeOutcome, probe_operator
+from rowpack.families.normalisation import rms_norm
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.surgery.cached_attention_chunk import cached_attention_chunk
 from rowpack.surgery.causal_conv import causal_conv_chunk
@@ -22,7 +23,7 @@ from rowpack.surgery.fused_operators import FUSED_OPERATORS, FusedOperator
 from rowpack.surgery.graph_form import PLAIN, FusedChoice
 from rowpack_loaders.errors import RowpackError
 
-LINEAR_ATTENTION, CAUSAL_CONV, ATTENTION = FUSED_OPERATORS
+LINEAR_ATTENTION, CAUSAL_CONV, ATTENTION, RESIDUAL = FUSED_OPERATORS
 CALLS: dict[str, tuple[list[list[int | str]], dict[str, Any]]] = {
     LINEAR_ATTENTION.name: ([["rows", 64], ["rows", 64], ["rows", 64], ["rows", 4], ["rows", 4], [4, 32, 16]], {}),
     CAUSAL_CONV.name: ([["rows", 48], [48, 4], [48, 4]], {}),
@@ -30,11 +31,21 @@ CALLS: dict[str, tuple[list[list[int | str]], dict[str, Any]]] = {
         [["rows", 128], ["rows", 64], ["rows", 64], ["c", 64], ["c", 64], ["rows", "c+rows"]],
         {"head_dim": 32},
     ),
+    RESIDUAL.name: ([["rows", 96], ["rows", 96], [96]], {"epsilon": 1e-6}),
 }
+
+
+def plain_residual_norm(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
+    x, skip, weight = inputs
+    total = emitter.op("Add", [x, skip], "sum")
+    return [rms_norm(emitter, total, weight, attributes["epsilon"]), total]
+
+
 PLAIN_FORMS = {
     LINEAR_ATTENTION.name: DeltaRuleChunk(64),
     CAUSAL_CONV.name: causal_conv_chunk,
     ATTENTION.name: cached_attention_chunk,
+    RESIDUAL.name: plain_residual_norm,
 }
 
 
@@ -105,6 +116,8 @@ def scaled(index: int, factor: float) -> Any:
         (CAUSAL_CONV, 1, 0.0),
         (CAUSAL_CONV, 2, 1 + 1e-5),
         (ATTENTION, 3, 0.0),  # a cache that is not read
+        (RESIDUAL, 2, 1 + 1e-5),
+        (RESIDUAL, 1, 0.0),
     ],
 )
 def test_wrong_arithmetic_is_found(operator: FusedOperator, index: int, factor: float) -> None:
@@ -140,7 +153,10 @@ def test_fused_takes_everything_and_auto_what_is_faster(qwen_exported: onnx.Mode
 
 def test_auto_stays_plain_where_the_runtime_is_wrong(qwen_exported: onnx.ModelProto) -> None:
     wrong = refused({LINEAR_ATTENTION.name: "relative error 1e-2"})
-    assert choose_fused_operators("auto", qwen_exported, FASTER_ON_THE_CPU, wrong) == PLAIN
+    kept = FusedChoice((RESIDUAL.name,), (RESIDUAL.name,))
+    assert choose_fused_operators("auto", qwen_exported, FASTER_ON_THE_CPU, wrong) == kept
+    both = refused(dict.fromkeys((LINEAR_ATTENTION.name, RESIDUAL.name), "the runtime cannot run it"))
+    assert choose_fused_operators("auto", qwen_exported, FASTER_ON_THE_CPU, both) == PLAIN
 
 
 def test_fused_names_every_operator_that_is_wrong(qwen_exported: onnx.ModelProto) -> None:

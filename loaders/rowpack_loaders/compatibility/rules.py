@@ -32,6 +32,7 @@ OLDEST_ONNX_RUNTIME_WITH: dict[str, tuple[int, int]] = {
     "com.microsoft.CausalConvWithState": (1, 25),
     "com.microsoft.GroupQueryAttention": (1, 23),
     "com.microsoft.LinearAttention": (1, 25),
+    "com.microsoft.SkipSimplifiedLayerNormalization": (1, 23),
 }
 """Operators beyond the standard ones, and the oldest ONNX Runtime whose CPU provider has a kernel for them."""
 

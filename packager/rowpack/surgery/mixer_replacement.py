@@ -50,7 +50,7 @@ class MixerReplacement:
             outputs = list(call.outputs)
             replacements = self._lowering(emitter.at_root(call.name), list(call.inputs), dict(call.attrs))
             for old, new in zip(outputs, replacements, strict=True):
-                _take_place(emitter, old, new)
+                take_place(emitter, old, new)
             emitted = len(graph.nodes) - count_before
             if emitted > self._node_budget:
                 raise surgery_error(
@@ -83,7 +83,7 @@ def _is_known(extent: int | str) -> bool:
     return all(word in (ROWS, CACHE_ROWS) or word.isdigit() for word in summands(extent))
 
 
-def _take_place(emitter: Emitter, old: Tensor, new: Tensor) -> None:
+def take_place(emitter: Emitter, old: Tensor, new: Tensor) -> None:
     """Let everything that read ``old`` read ``new``; a model output keeps its name, type and shape."""
     graph = emitter.graph
     for consumer in list(old.outputs):

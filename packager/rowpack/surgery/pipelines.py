@@ -17,6 +17,7 @@ from rowpack.surgery.fused_operators import fused_operator_for
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
 from rowpack.surgery.mixer_replacement import Lowering, MixerReplacement
 from rowpack.surgery.projection_form import WeightOnTheLeft
+from rowpack.surgery.residual_norm import RESIDUAL_NORM
 from rowpack.surgery.row_count import FixRowCount
 from rowpack.surgery.surgery_pass import SurgeryPass, check_plain, run_passes
 from rowpack.surgery.token_shift import token_shift_chunk, token_shift_row
@@ -96,7 +97,8 @@ def _replacements(plain: list[tuple[str, Lowering, int]], fused: tuple[str, ...]
     for mixer, lowering, node_budget in plain:
         operator = fused_operator_for(mixer, fused)
         passes.append(MixerReplacement(mixer, lowering, node_budget) if operator is None else operator.replacement())
-    return passes
+    norm = fused_operator_for(RESIDUAL_NORM, fused)
+    return passes if norm is None else [*passes, norm.replacement()]
 
 
 def _changed(

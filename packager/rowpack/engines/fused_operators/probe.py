@@ -100,8 +100,8 @@ def _deviation(session: Session, plan: ProbePlan, case: ProbeCase, cuts: Sequenc
                 grown = np.concatenate([carried[f"cache_{letter}"], rows[letter]])
                 carried[f"cache_{letter}"] = exact[f"cache_{letter}"] = grown
         else:
-            (name,) = case.state
-            carried[name], exact[name] = found[-1], expected[-1]
+            for name in case.state:
+                carried[name], exact[name] = found[-1], expected[-1]
         start += count
     return worst
 

@@ -12,8 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from rowpack.engines.fused_operators.recurrences import Array, cached_attention, causal_conv, delta_rule
+from rowpack.engines.fused_operators.recurrences import (
+    Array,
+    cached_attention,
+    causal_conv,
+    delta_rule,
+    residual_norm,
+)
 from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE
+from rowpack.surgery.residual_norm import RESIDUAL_NORM
 
 RANDOM_BAR = 2e-6
 ADVERSARIAL_BAR = 1e-5
@@ -46,8 +53,8 @@ class ProbeCase:
 class ProbePlan:
     """What is run: declared shapes in the call's order, the constant inputs, the cases, and the recurrence.
 
-    ``recurrence`` takes the inputs by name and returns the outputs in the call's order, the state last where there
-    is one. ``caches`` tells that rows are appended to the state instead.
+    ``recurrence`` takes the inputs by name and returns the outputs in the call's order, the state last where the cases
+    have one. ``caches`` tells that rows are appended to the state instead.
     """
 
     shapes: Mapping[str, Shape]
@@ -59,11 +66,12 @@ class ProbePlan:
 
 
 def probe_plan(mixer: str, shapes: Sequence[Sequence[int | str]], attributes: Mapping[str, Any]) -> ProbePlan:
-    """Return the plan for calls of ``mixer`` with inputs of ``shapes``; one of the three with a fused form."""
+    """Return the plan for calls of ``mixer`` with inputs of ``shapes``; one of those with a fused form."""
     plans: dict[str, Callable[..., ProbePlan]] = {
         GATED_DELTA_RULE: _delta_rule_plan,
         CAUSAL_CONV_STATE: _causal_conv_plan,
         CACHED_ATTENTION: _attention_plan,
+        RESIDUAL_NORM: _residual_norm_plan,
     }
     return plans[mixer](shapes, attributes)
 
@@ -173,6 +181,33 @@ def _attention_plan(shapes: Sequence[Sequence[int | str]], attributes: Mapping[s
         return cached_attention(**inputs, head_dim=dim)
 
     return ProbePlan(declared, {}, {"out": ("rows", query_width)}, cases, recurrence, caches=True)
+
+
+def _residual_norm_plan(shapes: Sequence[Sequence[int | str]], attributes: Mapping[str, Any]) -> ProbePlan:
+    width, epsilon = int(shapes[2][0]), float(attributes["epsilon"])
+    rng = np.random.default_rng(23)
+    weight = {"weight": rng.standard_normal(width).astype(f32)}
+    x, skip = (rng.standard_normal((LONGEST_ROWS, width)).astype(f32) for _ in range(2))
+    one_large = x.copy()
+    one_large[:, 0] = f32(1e4)
+    changes = {
+        "random": {"x": x, "skip": skip},
+        "one token repeated": {
+            "x": np.repeat(x[:1], LONGEST_ROWS, axis=0),
+            "skip": np.repeat(skip[:1], LONGEST_ROWS, axis=0),
+        },
+        "rows below epsilon": {"x": f32(1e-4) * x, "skip": f32(1e-4) * skip},
+        "rows of 1e5": {"x": f32(1e5) * x, "skip": f32(1e5) * skip},
+        "one large value a row": {"x": one_large, "skip": skip},
+    }
+    cases = tuple(ProbeCase(name, rows, {}, weight, _bar(name)) for name, rows in changes.items())
+    declared: dict[str, Shape] = {"x": ("rows", width), "skip": ("rows", width), "weight": (width,)}
+
+    def recurrence(**inputs: Array) -> tuple[Array, Array]:
+        return residual_norm(**inputs, epsilon=epsilon)
+
+    outputs: dict[str, Shape] = {"normed": ("rows", width), "sum": ("rows", width)}
+    return ProbePlan(declared, weight, outputs, cases, recurrence)
 
 
 def _bar(name: str) -> float:

@@ -42,6 +42,13 @@ def causal_conv(x: Array, state: Array, weight: Array) -> tuple[Array, Array]:
     return sums * 0.5 * (1.0 + np.tanh(0.5 * sums)), window[:, -columns:]
 
 
+def residual_norm(x: Array, skip: Array, weight: Array, epsilon: float) -> tuple[Array, Array]:
+    """Return x / √(mean(x², last axis) + ε) · weight of the sum x + skip, and the sum, ``[S, width]``."""
+    total = x.astype(np.float64) + skip
+    root = np.sqrt((total * total).mean(axis=1, keepdims=True) + epsilon)
+    return total / root * weight, total
+
+
 def cached_attention(
     q: Array, k: Array, v: Array, cache_k: Array, cache_v: Array, mask: Array, head_dim: int
 ) -> tuple[Array]:
