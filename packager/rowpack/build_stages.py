@@ -178,7 +178,7 @@ def _build_into(
         engine_builds={
             engine.role: engine.measurement.as_json() for engine in engines if engine.measurement is not None
         },
-        executed=backend.executed if request.verify else None,
+        executed=None if facts.self_test is None else facts.self_test.executed,
         memory=memory,
         host_memory=HostMemoryUse(need, available_bytes, sampler.peak_anonymous_bytes),
         stages=tuple(progress.finished_stages),
@@ -263,7 +263,7 @@ def _verify(
     writer.add_section(
         GOLDEN_SECTION, encode_golden(vectors), media_type="application/msgpack", encoding="zstd", required=False
     )
-    self_test = SelfTestFacts(len(result.cases), tolerance(facts.precision, facts.quantization), backend.executed)
+    self_test = SelfTestFacts(len(result.cases), tolerance(facts.precision, facts.quantization), result.executed)
     return replace(facts, self_test=self_test), dict(result.worst_error)
 
 

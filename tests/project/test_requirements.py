@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from source_tree import ROOT
 
-LOCKS = ("run.txt", "dev.txt", "trt-rtx.txt")
+LOCKS = ("run.txt", "dev.txt", "trt-rtx.txt", "openvino.txt")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

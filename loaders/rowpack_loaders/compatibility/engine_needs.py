@@ -25,6 +25,7 @@ class EngineNeeds:
     systems: tuple[str, ...]
     architectures: tuple[str, ...]
     compute_capabilities: tuple[str, ...]
+    cpu_features: tuple[str, ...]
     minimum_driver: str | None
     requires: tuple[str, ...]
     opset: int | None
@@ -48,7 +49,9 @@ def read_engine_needs(manifest: dict[str, object]) -> tuple[EngineNeeds, ...]:
 
 
 def _read(role: str, engine: Fields) -> EngineNeeds:
-    target = engine.optional_child("target") or Fields({"os": [], "arch": [], "sm": []}, "", MANIFEST_SECTION)
+    target = engine.optional_child("target") or Fields(
+        {"os": [], "arch": [], "cpu_features": [], "sm": []}, "", MANIFEST_SECTION
+    )
     flags = engine.child("builder_flags").raw if "builder_flags" in engine.raw else {}
     level = flags.get("hardware_compatibility")
     return EngineNeeds(
@@ -59,6 +62,7 @@ def _read(role: str, engine: Fields) -> EngineNeeds:
         systems=target.texts("os"),
         architectures=target.texts("arch"),
         compute_capabilities=target.texts("sm"),
+        cpu_features=target.texts("cpu_features"),
         minimum_driver=target.optional_text("minimum_driver"),
         requires=engine.texts("requires") if "requires" in engine.raw else (),
         opset=engine.optional_integer("opset"),

@@ -13,11 +13,14 @@ from rowpack_loaders.compatibility.target import Target, version_numbers
 from rowpack_loaders.errors import Problem
 from rowpack_loaders.manifest import MANIFEST_SECTION
 
-PRODUCTS = {"ort": "onnxruntime", "trt": "tensorrt", "trt_rtx": "tensorrt-rtx"}
-EXTRAS = {"ort": "ort", "trt": "trt", "trt_rtx": "trt-rtx"}
+PRODUCTS = {"ort": "onnxruntime", "openvino": "openvino", "trt": "tensorrt", "trt_rtx": "tensorrt-rtx"}
+EXTRAS = {"ort": "ort", "openvino": "openvino", "trt": "trt", "trt_rtx": "trt-rtx"}
 
 OLDEST_ONNX_RUNTIME = (1, 23)
 """The oldest ONNX Runtime the loader is used with."""
+
+OLDEST_OPENVINO = (2026, 4)
+"""The OpenVINO the loader is tested with; older ones have not been tried."""
 
 NEWEST_OPSET_OF_OLDEST = 23
 """The newest ONNX opset that this version runs (onnxruntime.ai, reference, compatibility)."""
@@ -38,6 +41,7 @@ OLDEST_ONNX_RUNTIME_WITH: dict[str, tuple[int, int]] = {
 
 KNOWN_REQUIREMENTS: dict[str, frozenset[str]] = {
     "ort": frozenset(OLDEST_ONNX_RUNTIME_WITH),
+    "openvino": frozenset(),
     "trt": frozenset(),
     "trt_rtx": frozenset(),
 }
@@ -106,6 +110,26 @@ def architecture(question: Question) -> Iterator[Answer]:
             found=found,
             expected=needed,
             remedy=f"Run it on {needed}, or build the bundle on a machine with {found}",
+        )
+
+
+def processor_features(question: Question) -> Iterator[Answer]:
+    """The target's processor has the instructions that the engine's precision is for."""
+    engine, found = question.engine, question.target.cpu_features
+    if not engine.cpu_features:
+        return
+    needed = " and ".join(engine.cpu_features)
+    where = engine.pointer("target/cpu_features")
+    if found is None:
+        yield Unsaid(where, needed, "cpu")
+    elif not found.issuperset(engine.cpu_features):
+        yield Problem(
+            "target_cpu_feature_missing",
+            f"The target's processor does not have the instructions that the {engine.role} engine is for",
+            where=where,
+            found="a processor without " + ", ".join(name for name in engine.cpu_features if name not in found),
+            expected=needed,
+            remedy="Run it on a processor that has them, or build with --precision fp32",
         )
 
 
@@ -234,6 +258,8 @@ def takes_version(engine: EngineNeeds, version: str) -> bool:
     if engine.backend == "ort":
         newer_graph = engine.opset is not None and engine.opset > NEWEST_OPSET_OF_OLDEST
         return found[:2] >= (built[:2] if newer_graph else _oldest_onnx_runtime(engine))
+    if engine.backend == "openvino":
+        return found[:2] >= OLDEST_OPENVINO
     if engine.version_compatible:
         return found[:1] == built[:1] and found >= built
     return found == built[: len(found)]
@@ -244,6 +270,8 @@ def needed_version(engine: EngineNeeds) -> str:
     if engine.backend == "ort":
         newer_graph = engine.opset is not None and engine.opset > NEWEST_OPSET_OF_OLDEST
         return f"{engine.backend_version if newer_graph else '.'.join(map(str, _oldest_onnx_runtime(engine)))} or newer"
+    if engine.backend == "openvino":
+        return f"{'.'.join(map(str, OLDEST_OPENVINO))} or newer"
     if engine.version_compatible:
         major = engine.backend_version.split(".")[0]
         return f"{engine.backend_version} or newer, below {int(major) + 1 if major.isdigit() else 'the next major'}"
@@ -280,8 +308,8 @@ def _capability_remedy(engine: EngineNeeds, capability: str) -> str:
 
 
 def _install_remedy(engine: EngineNeeds) -> str:
-    if engine.backend == "ort":
-        return f"pip install --upgrade 'rowpack[{EXTRAS['ort']}]'"
+    if engine.backend in ("ort", "openvino"):
+        return f"pip install --upgrade 'rowpack[{EXTRAS[engine.backend]}]'"
     product = PRODUCTS.get(engine.backend, engine.backend)
     return f"pip install {product}=={engine.backend_version}, or build the bundle again with the target's version"
 
@@ -289,6 +317,7 @@ def _install_remedy(engine: EngineNeeds) -> str:
 RULES: tuple[Rule, ...] = (
     operating_system,
     architecture,
+    processor_features,
     gpu,
     runtime_is_there,
     driver,

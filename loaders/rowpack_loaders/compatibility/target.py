@@ -14,14 +14,16 @@ _SYSTEMS = {"win32": "windows", "win": "windows", "darwin": "macos"}
 class Target:
     """What is known of a machine; ``None`` means that nobody said.
 
-    ``compute_capability`` is the GPU's, such as ``8.9``; ``has_gpu`` is False where there is known to be none.
-    ``runtimes`` maps backends (``ort``, ``trt``, ``trt_rtx``) to the installed versions; with ``runtimes_complete``
-    a backend that is not listed is known not to be installed. ``device_memory_bytes`` is the GPU's memory,
-    ``host_memory_bytes`` the processor's.
+    ``cpu_features`` are the processor's instruction sets by Linux' names (``avx512_bf16``). ``compute_capability`` is
+    the GPU's, such as ``8.9``; ``has_gpu`` is False where there is known to be none. ``runtimes`` maps backends
+    (``ort``, ``openvino``, ``trt``, ``trt_rtx``) to the installed versions; with ``runtimes_complete`` a backend that
+    is not listed is known not to be installed. ``device_memory_bytes`` is the GPU's memory, ``host_memory_bytes`` the
+    processor's.
     """
 
     os: str | None = None
     arch: str | None = None
+    cpu_features: frozenset[str] | None = None
     compute_capability: str | None = None
     has_gpu: bool | None = None
     driver: str | None = None
@@ -35,6 +37,7 @@ class Target:
         return {
             "os": self.os,
             "arch": self.arch,
+            "cpu_features": None if self.cpu_features is None else sorted(self.cpu_features),
             "sm": self.compute_capability,
             "has_gpu": self.has_gpu,
             "driver": self.driver,

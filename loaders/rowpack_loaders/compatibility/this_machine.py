@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
+from rowpack_loaders.compatibility.processor import processor_features
 from rowpack_loaders.compatibility.target import Target, normal_arch, normal_os
 from rowpack_loaders.devices.cuda_device import CudaDevice, first_cuda_device
 from rowpack_loaders.host_memory import total_host_memory
@@ -13,6 +14,7 @@ from rowpack_loaders.host_memory import total_host_memory
 # Distributions that carry each backend's library; the bindings are installed without the others too.
 _DISTRIBUTIONS = {
     "ort": ("onnxruntime", "onnxruntime-gpu"),
+    "openvino": ("openvino",),
     "trt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu13-bindings"),
     "trt_rtx": ("tensorrt-rtx", "tensorrt-rtx-cu13", "tensorrt-rtx-cu13-bindings"),
 }
@@ -27,6 +29,7 @@ def target_here(find_device: Callable[[], CudaDevice | None] = first_cuda_device
     return Target(
         os=normal_os(platform.system()),
         arch=normal_arch(platform.machine()),
+        cpu_features=processor_features(),
         compute_capability=None if device is None else device.compute_capability,
         has_gpu=device is not None,
         driver=None if device is None else device.driver,

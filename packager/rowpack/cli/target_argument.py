@@ -13,10 +13,18 @@ from rowpack_loaders.compatibility.target import (
 from rowpack_loaders.devices.published_gpus import find_published_gpu
 from rowpack_loaders.errors import RowpackError
 
-RUNTIMES = ("ort", "trt", "trt_rtx")
-KEYS = ("gpu", "sm", "memory", "os", "arch", "driver", *RUNTIMES)
-FEWEST_VERSION_PARTS = {"ort": 2, "trt": 3, "trt_rtx": 3, "driver": 1}
+RUNTIMES = ("ort", "openvino", "trt", "trt_rtx")
+KEYS = ("gpu", "sm", "memory", "os", "arch", "cpu", "driver", *RUNTIMES)
+FEWEST_VERSION_PARTS = {"ort": 2, "openvino": 2, "trt": 3, "trt_rtx": 3, "driver": 1}
 """A plan runs on one version exactly, so half a version would decide nothing."""
+
+EXAMPLE_VERSIONS = {
+    "ort": "1.23",
+    "openvino": "2026.4",
+    "trt": "11.4.0.12",
+    "trt_rtx": "1.7.1.116",
+    "driver": "580.65",
+}
 
 NO_GPU = "none"
 
@@ -25,8 +33,8 @@ def parse_target(text: str) -> Target:
     """Return the machine that ``text`` describes; what it does not name stays unknown.
 
     ``gpu=NAME`` takes compute capability and memory from the table of published GPUs, ``sm=none`` says that there is
-    no GPU; ``memory`` is that of the device the engines run on. Raises ``target_unusable`` for an unknown or repeated
-    key or a value that is none, ``gpu_unknown`` and ``bad_size``.
+    no GPU; ``memory`` is that of the device the engines run on; ``cpu=avx2+avx512_bf16`` lists instruction sets. Raises
+    ``target_unusable`` for an unknown or repeated key or a value that is none, ``gpu_unknown`` and ``bad_size``.
     """
     given: dict[str, str] = {}
     for part in text.split(","):
@@ -50,6 +58,7 @@ def parse_target(text: str) -> Target:
     return Target(
         os=normal_os(given["os"]) if "os" in given else None,
         arch=normal_arch(given["arch"]) if "arch" in given else None,
+        cpu_features=frozenset(given["cpu"].lower().split("+")) if "cpu" in given else None,
         compute_capability=capability,
         has_gpu=has_gpu,
         driver=_version("driver", given),
@@ -63,8 +72,7 @@ def _version(key: str, given: dict[str, str]) -> str | None:
     if key not in given:
         return None
     if len(version_numbers(given[key])) < FEWEST_VERSION_PARTS[key]:
-        example = {"ort": "1.23", "trt": "11.4.0.12", "trt_rtx": "1.7.1.116", "driver": "580.65"}[key]
-        raise _unusable(f"{key}={given[key]}", f"a whole version, such as {key}={example}")
+        raise _unusable(f"{key}={given[key]}", f"a whole version, such as {key}={EXAMPLE_VERSIONS[key]}")
     return given[key]
 
 

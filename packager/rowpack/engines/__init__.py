@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from rowpack.engines.backend import Backend
+from rowpack.engines.openvino import OpenVinoBackend
 from rowpack.engines.ort import OrtBackend
 from rowpack.engines.tensorrt import BACKENDS as TENSORRT_BACKENDS
 from rowpack_loaders.errors import RowpackError
 
-BACKENDS: tuple[Backend, ...] = (OrtBackend(), *TENSORRT_BACKENDS)
+BACKENDS: tuple[Backend, ...] = (OrtBackend(), OpenVinoBackend(), *TENSORRT_BACKENDS)
 
 
 def find_backend(name: str) -> Backend:

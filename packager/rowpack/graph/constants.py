@@ -32,12 +32,14 @@ _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 class ConstantBytes:
     """Bytes of a graph's constants: ``external`` in the weight section, ``inline`` in the graph itself.
 
-    ``external_in_float32`` is what the external ones take where halves are widened to float32.
+    ``external_in_float32`` is what the external ones take where halves are widened to float32. ``bfloat16`` are those
+    of the external ones in bfloat16.
     """
 
     external: int
     inline: int
     external_in_float32: int
+    bfloat16: int = 0
 
     @property
     def total(self) -> int:
@@ -51,15 +53,16 @@ def constant_bytes(model: onnx.ModelProto) -> ConstantBytes:
     A tensor that a graph holds under two names (an embedding and an output projection of equal values) is two
     constants; scales of quantised weights are constants like any other.
     """
-    external = inline = widened = 0
+    external = inline = widened = bfloat16 = 0
     for tensor in _constants(model.graph):
         byte_count = tensor_bytes(tensor)
         if tensor.data_location == TensorProto.EXTERNAL:
             external += byte_count
             widened += byte_count * (2 if tensor.data_type in _HALVES else 1)
+            bfloat16 += byte_count if tensor.data_type == TensorProto.BFLOAT16 else 0
         else:
             inline += byte_count
-    return ConstantBytes(external, inline, widened)
+    return ConstantBytes(external, inline, widened, bfloat16)
 
 
 def tensor_bytes(tensor: onnx.TensorProto) -> int:

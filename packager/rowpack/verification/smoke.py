@@ -1,7 +1,8 @@
 """Run the graphs of a bundle that is not published yet, and compare three ways to the same answer.
 
-For ONNX Runtime the graphs are the engines. Plans of a compiling backend run on the machine they are for; here the
-very graphs they were compiled from are executed, and the manifest says so (``self_test.executed``).
+Engines that are graphs run on their own runtime. Plans of a compiling backend run on the machine they are for, and
+bfloat16 graphs on a processor with such products; elsewhere ONNX Runtime executes the very graphs that they are or were
+compiled from, and the manifest says so (``self_test.executed``).
 
 The exported graph (mixers row by row, as defined) is the reference; the decode engine's token loop and the prefill
 engine's chunks must give its logits, and its greedy tokens wherever the reference's choice is not a near tie.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rowpack.engines.backend import Executed
 from rowpack.engines.io_contract import DECODE
 from rowpack.verification.prompts import smoke_prompts
 from rowpack.verification.runnable_graphs import runnable
@@ -24,7 +26,7 @@ from rowpack_loaders.golden import GoldenCase
 from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import APPEND_ROWS, ModelDescription, describe_model
-from rowpack_loaders.runtimes import load_runtime
+from rowpack_loaders.runtimes import RUNTIMES, load_runtime
 from rowpack_loaders.session import PrefillMode, Session
 
 if TYPE_CHECKING:
@@ -61,10 +63,14 @@ def tolerance(precision: str, quantization: str | None = None) -> float:
 
 @dataclass(frozen=True)
 class SmokeResult:
-    """What the smoke run found: the golden cases, and the largest relative logit difference a way."""
+    """What the smoke run found: the golden cases, and the largest relative logit difference a way.
+
+    ``executed`` says whether the engines themselves ran, or only their graphs on another runtime.
+    """
 
     cases: tuple[GoldenCase, ...]
     worst_error: Mapping[str, float]
+    executed: Executed
 
 
 def verify_engines(
@@ -85,10 +91,9 @@ def verify_engines(
     """
     model = describe_model(manifest)
     limit = tolerance(model.precision, quantization)
-    engines = {role: runnable(graph, model.precision) for role, graph in engines.items()}
     exported = runnable(exported, model.precision)
     references = _reference_cases(model, engines, exported, weights, limit, on_case)
-    runtime = load_runtime(GRAPH_RUNTIME, model, engines, weights)
+    runtime, executed = _engine_runtime(model, engines, weights)
     ways: list[PrefillMode] = ["token-loop", "chunked"] if runtime.has_prefill_engine else ["token-loop"]
     problems: list[Problem] = []
     worst = {str(way): 0.0 for way in ways}
@@ -112,7 +117,23 @@ def verify_engines(
             "the engines do not compute what the exported model computes; nothing was published",
             problems,
         )
-    return SmokeResult(tuple(case for case, _ in references), worst)
+    return SmokeResult(tuple(case for case, _ in references), worst, executed)
+
+
+def _engine_runtime(
+    model: ModelDescription, engines: Mapping[str, bytes], weights: MappedSection
+) -> tuple[Runtime, Executed]:
+    """Load the engines with their own runtime where they are graphs and this machine runs them, else their graphs."""
+    backend = model.engines[DECODE].backend
+    is_graph_runtime = backend == GRAPH_RUNTIME
+    if not (is_graph_runtime or RUNTIMES[backend].on_gpu):
+        try:
+            return load_runtime(backend, model, engines, weights), "engines"
+        except RowpackError as error:
+            if error.code != "cpu_feature_missing":
+                raise
+    graphs = {role: runnable(graph, model.precision) for role, graph in engines.items()}
+    return load_runtime(GRAPH_RUNTIME, model, graphs, weights), "engines" if is_graph_runtime else "graphs"
 
 
 def _reference_cases(

@@ -50,7 +50,7 @@ def tensor_over(view: WeightView) -> Any:
     """
     mapped = view.array
     block = (ctypes.c_char * mapped.nbytes).from_address(mapped.ctypes.data)
-    array = np.frombuffer(block, dtype=mapped.dtype).reshape(mapped.shape)
+    array = np.frombuffer(memoryview(block), dtype=mapped.dtype).reshape(mapped.shape)
     if view.dtype in _VIEWED_AS_INTEGERS:
         return openvino.Tensor(array, list(mapped.shape), _VIEWED_AS_INTEGERS[view.dtype])
     return openvino.Tensor(array, shared_memory=True)

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 
 openvino = import_openvino()
 
+COMPILE_PROPERTIES: dict[str, Any] = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "PERFORMANCE_HINT": "LATENCY",
+    "NUM_STREAMS": 1,
+    # Pinned threads of two programs would share the first cores while others idle.
+    "ENABLE_CPU_PINNING": False,
+}
+
 _OUT_OF_MEMORY_WORDS = ("bad_alloc", "bad allocation", "could not create a memory object", "out of memory")
 
 
@@ -72,6 +80,7 @@ class OpenVinoRuntime:
         self._weights = {} if weights is None else view_weights(weights.view, where=model.weights_section or "")
         self._compiled: dict[str, Any] = {}
         for role, onnx_bytes in engines.items():
+            self._check_operators(role)
             # A graph that takes any number of rows can serve both roles, as one compiled model.
             same = [other for other in self._compiled if engines[other] is onnx_bytes]
             compiled = self._compiled[same[0]] if same else self._compile(model.engines[role], onnx_bytes)
@@ -87,6 +96,19 @@ class OpenVinoRuntime:
             (self.model.engines[PREFILL], self._compiled[PREFILL]) if self.has_prefill_engine else None,
         )
 
+    def _check_operators(self, role: str) -> None:
+        """Refuse engines with operators of another runtime's own."""
+        needed = self.model.needs[role].requires
+        if needed:
+            raise RowpackError(
+                "runtime_unsuitable",
+                f"The {role} engine uses operators of the runtime that it was built for",
+                where=self.model.engines[role].section,
+                found=", ".join(needed)[:400],
+                expected="standard ONNX operators",
+                remedy="Leave the runtime out, or build with --backend openvino",
+            )
+
     def _check_processor(self) -> None:
         """Refuse bfloat16 where it would be widened: the weights would take twice the memory, at float32's speed."""
         if self.model.precision == "bf16" and not has_bfloat16_products(self._core):
@@ -100,14 +122,7 @@ class OpenVinoRuntime:
             )
 
     def _compile(self, engine: EngineRecord, onnx_bytes: bytes) -> Any:
-        properties = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-            "INFERENCE_NUM_THREADS": self.thread_count,
-            # Pinned threads of two programs would share the first cores while others idle.
-            "ENABLE_CPU_PINNING": False,
-        }
+        properties = {**COMPILE_PROPERTIES, "INFERENCE_NUM_THREADS": self.thread_count}
         try:
             # Compiling computes constants; the mode of this thread is what the worker threads take over, here as in
             # each call. The plugin's own option would leave it changed for good.
@@ -178,7 +193,7 @@ def _checked(thread_count: int) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last telling line of OpenVINO's message: the first ones are places in its source."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    telling = [line for line in lines if line and not line.startswith(("Exception from", "Check '"))]
-    return (telling[-1] if telling else type(error).__name__)[:400]
+    """Return the telling line of OpenVINO's message: its summary if there is one, else the last; places come first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    summaries = [line.removeprefix("-- ") for line in lines if line.startswith("-- ")]
+    return (summaries or lines or [type(error).__name__])[-1][:400]

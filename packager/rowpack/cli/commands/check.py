@@ -24,7 +24,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     which.add_argument(
         "--target",
         metavar="KEY=VALUE,…",
-        help="the machine: gpu (a published name) or sm, memory, os, arch, driver, and versions: ort, trt, trt_rtx",
+        help="the machine: gpu (a published name) or sm, memory, os, arch, cpu (instruction sets, joined by +), "
+        "driver, and versions: ort, openvino, trt, trt_rtx",
     )
     which.add_argument("--here", action="store_true", help="this machine, with what is installed on it")
     add_json_option(parser)

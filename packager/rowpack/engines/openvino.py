@@ -1,0 +1,169 @@
+"""OpenVINO on the CPU: the engine is the ONNX graph itself, its weights mapped from the bundle."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Executed, FileRange, OnProgress
+from rowpack.engines.options import EngineOptions, option_flag
+from rowpack.engines.ort import SECTIONS, SerializedGraph
+from rowpack.gate import SplitVeto
+from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
+from rowpack_loaders.compatibility.processor import BFLOAT16_FEATURE
+from rowpack_loaders.errors import RowpackError
+
+if TYPE_CHECKING:
+    import onnx
+
+    from rowpack.graph.constants import ConstantBytes
+    from rowpack.surgery.graph_form import FusedChoice
+
+PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+class OpenVinoBackend:
+    """The backend ``openvino``."""
+
+    name = "openvino"
+    on_gpu = False
+    weights_in_bundle = True
+    executed: Executed = "engines"
+
+    def check_precision(self, precision: str, quantization: str | None = None) -> None:
+        """Refuse what is no precision of the CPU plugin, and quantised projections."""
+        if precision not in PRECISIONS:
+            raise RowpackError(
+                "precision_unsupported",
+                "OpenVINO engines are not built in this precision",
+                where="--precision",
+                found=precision,
+                expected=", ".join(PRECISIONS),
+            )
+        if quantization is not None:
+            raise RowpackError(
+                "quantization_unsupported",
+                "OpenVINO engines have no quantised projections",
+                where="--quantization",
+                found=quantization,
+                expected="no quantization",
+                remedy="Leave the quantization out, or choose another backend.",
+            )
+
+    def graph_form(self, capacity_rows: int) -> GraphForm:
+        """Return the form whose caches are as long as they are filled.
+
+        Its prefill products read the weight as their left operand, in place; the plugin would pack a right one.
+        """
+        return FREE_CACHE
+
+    def fused_operators(self, lowering: str, exported: onnx.ModelProto) -> FusedChoice:
+        """Return none: the fused operators are ONNX Runtime's."""
+        from rowpack.engines.fused_operators.choice import refuse_fused
+
+        return refuse_fused(lowering, self.name)
+
+    def shares_weights(self, precision: str) -> bool:
+        """The decode engine packs the matrices for itself, and the prefill engine reads the mapped ones."""
+        return False
+
+    def weights_in_memory(self, constants: ConstantBytes) -> int:
+        """Count float16 as the float32 values that the plugin makes of it; bfloat16 stays as it is."""
+        return _held_bytes(constants) + constants.inline
+
+    def builder_memory_bytes(self, weight_bytes: int, node_count: int) -> int:
+        """Nothing is compiled ahead of time."""
+        return 0
+
+    def split_veto(self, quantization: str | None = None) -> SplitVeto | None:
+        """Any graph with free rows runs."""
+        return None
+
+    def open_builder(self, options: EngineOptions, quantization: str | None = None) -> OpenVinoBuilder:
+        """Refuse options for compilers, and a build on a machine without the library.
+
+        Raises ``engine_option_unsupported`` or ``runtime_not_installed``.
+        """
+        if options.given:
+            raise RowpackError(
+                "engine_option_unsupported",
+                "OpenVINO engines are compiled when they are loaded",
+                where=", ".join(option_flag(name) for name in options.given),
+                found="options for a compiler",
+                expected="none",
+                remedy="Leave them out, or choose a backend that compiles ahead of time: --backend trt_rtx.",
+            )
+        return OpenVinoBuilder(installed_version())
+
+
+class OpenVinoBuilder:
+    """Takes the graphs as they are, for the version of OpenVINO that is installed."""
+
+    compute_capabilities: tuple[str, ...] = ()
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    def build_engine(self, order: EngineOrder, weights: FileRange | None, on_progress: OnProgress) -> EngineBuild:
+        """Serialise the graph; its weights stay outside."""
+        from rowpack.graph.constants import constant_bytes
+        from rowpack.graph.model import IR_VERSION, OPSET, serialize
+
+        onnx_bytes = serialize(order.model)
+        return SerializedGraph(
+            BuiltEngine(
+                role=order.role,
+                section=SECTIONS[order.role],
+                backend_version=self._version,
+                lowering="plain",
+                target=_target(order.model),
+                rows=order.rows,
+                opset=OPSET,
+                ir_version=IR_VERSION,
+                onnx=onnx_bytes,
+                onnx_sha256=hashlib.sha256(onnx_bytes).hexdigest(),
+                weight_bytes=_held_bytes(constant_bytes(order.model)),
+                weights_shared=False,
+                context_bytes=None,
+                contract=order.contract,
+            )
+        )
+
+    def check_written(self, engine: BuiltEngine, written: FileRange) -> None:
+        """Leave it to the smoke run, which loads the engines from the bundle's own sections."""
+
+
+def installed_version() -> str:
+    """Return the version of the installed OpenVINO; raises ``runtime_not_installed``."""
+    try:
+        from rowpack_loaders.runtimes.openvino.library import import_openvino, plain_version
+
+        return plain_version(import_openvino().__version__)
+    except ImportError as error:
+        raise RowpackError(
+            "runtime_not_installed",
+            "OpenVINO cannot be imported, and the engines are checked with it",
+            where="--backend openvino",
+            found=str(error),
+            expected="an installed library",
+            remedy="pip install 'rowpack[openvino]'",
+        ) from error
+
+
+def _held_bytes(constants: ConstantBytes) -> int:
+    """Return what the plugin holds of the external constants: float16 widened to float32, bfloat16 as it is."""
+    return constants.external if constants.bfloat16 else constants.external_in_float32
+
+
+def _target(model: onnx.ModelProto) -> dict[str, object]:
+    """Return where a graph runs: everywhere, or where there are bfloat16 products if it has bfloat16 weights."""
+    from onnx import TensorProto
+
+    half = any(tensor.data_type == TensorProto.BFLOAT16 for tensor in model.graph.initializer)
+    return {
+        "os": ["any"],
+        "arch": ["x86_64"] if half else ["any"],
+        "cpu_features": [BFLOAT16_FEATURE] if half else [],
+        "sm": [],
+        "minimum_driver": None,
+    }
