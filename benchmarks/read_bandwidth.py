@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,3 +67,18 @@ def bytes_read_a_token(tensors: Iterable[tuple[str, int, int]]) -> int:
         byte_count // rows if has_head and name.split(".")[0] in EMBEDDINGS else byte_count
         for name, byte_count, rows in listed
     )
+
+
+def weight_tensors(bundle_path: Path) -> list[tuple[str, int, int]]:
+    """Return name, bytes and rows of every weight of a bundle, by the header of its weights."""
+    from rowpack_loaders import open_bundle
+    from rowpack_loaders.safetensors_header import parse_header
+
+    with open_bundle(bundle_path) as bundle:
+        section = bundle.section_view("weights.safetensors")
+        entries = parse_header(section, total_bytes=len(section), where=str(bundle_path))
+        del section
+    return [
+        (name, entry.end_bytes - entry.offset_bytes, entry.shape[0] if entry.shape else 1)
+        for name, entry in entries.items()
+    ]

@@ -30,7 +30,7 @@ from contenders import LoadRequest
 from contenders.catalogue import PRECISIONS, QWEN, Contender, reason_against, select
 from measured_machine import describe_machine, processor_features, read_cpuinfo
 from measured_process import CommandError
-from read_bandwidth import Bandwidth, bytes_read_a_token, measure_read_bandwidth
+from read_bandwidth import Bandwidth, bytes_read_a_token, measure_read_bandwidth, weight_tensors
 from speed_report import ClassReport, ContenderFigures, bars_table, class_section
 
 PROMPT_TOKENS = {QWEN: (16, 64, 142, 512), "rwkv4": (16, 64, 128, 512)}
@@ -173,22 +173,9 @@ def figures_of(contender: Contender, rounds: list[dict[str, Any]], source: Path)
         mapped_bytes=int(middle("mapped_bytes")),
         peak_bytes=int(middle("peak_bytes")),
         next_token=rounds[0]["next_token"],
-        weight_bytes_a_token=weight_bytes_a_token(source) if contender.is_ours else None,
+        weight_bytes_a_token=bytes_read_a_token(weight_tensors(source)) if contender.is_ours else None,
         versions=rounds[0]["versions"],
     )
-
-
-def weight_bytes_a_token(bundle_path: Path) -> int:
-    """Return the weight bytes that a decoded token of a bundle reads, by the header of its weights."""
-    from rowpack_loaders import open_bundle
-    from rowpack_loaders.safetensors_header import parse_header
-
-    with open_bundle(bundle_path) as bundle:
-        section = bundle.section_view("weights.safetensors")
-        entries = parse_header(section, total_bytes=len(section), where=str(bundle_path)).items()
-        tensors = [(name, e.end_bytes - e.offset_bytes, e.shape[0] if e.shape else 1) for name, e in entries]
-        del section
-    return bytes_read_a_token(tensors)
 
 
 def as_json(

@@ -1,0 +1,101 @@
+"""Shapes that grow, the roof over a machine, when a prompt is too long to be run, and the tables of growth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from artifacts import announce_no_mtp, family_of
+from bundle_bytes import BundleBytes, bytes_table
+from growing_shapes import text_part, wide_rwkv, with_layers, wkv_tensor_bytes
+from growth_models import ModelFigures, layers_table, wkv_table
+from growth_prompts import PromptFigures, expected_seconds, prompt_tables
+from machine_roof import MachineRoof, roof_points
+
+from rowpack.synthesis.published_shapes import published_config
+
+
+def prompt(tokens: int, milliseconds: float, contender: str = "a") -> PromptFigures:
+    """Return the figures of one prompt."""
+    return PromptFigures(contender, tokens, milliseconds, 2.0, 10**6, 2 * 10**6, 4 * 10**6)
+
+
+def model(size: int, anonymous_mb: int) -> ModelFigures:
+    """Return a model that held 100 MB when loaded."""
+    return ModelFigures(size, 1.0, 0.1, 50.0, 5.0, 100 * 10**6, anonymous_mb * 10**6, 0, 0)
+
+
+def test_layers_grow_in_the_order_of_the_published_kinds() -> None:
+    published = published_config("qwen3_5-0.8b")
+    grown = text_part(with_layers(published, 6, vocabulary_size=100))
+    assert grown["num_hidden_layers"] == 6
+    assert grown["layer_types"] == (["linear_attention"] * 3 + ["full_attention"]) * 1 + ["linear_attention"] * 2
+    assert (grown["vocab_size"], grown["eos_token_id"]) == (100, 99)
+    assert text_part(published)["num_hidden_layers"] == 24, "the published config is left alone"
+
+
+def test_the_wide_layer_is_wide_where_wkv_is() -> None:
+    config = wide_rwkv(published_config("rwkv4-14b"), 5120)
+    assert (config["num_hidden_layers"], config["attention_hidden_size"], config["intermediate_size"]) == (1, 5120, 256)
+
+
+def test_the_exponents_of_a_chunk_have_one_row_more() -> None:
+    assert wkv_tensor_bytes(64, 5120) == 65 * 64 * 5120 * 4
+
+
+def test_what_a_prompt_will_take_follows_from_the_longest_run() -> None:
+    figures = [prompt(1, 100.0), prompt(4, 200.0), prompt(4, 9e9, contender="b")]
+    assert expected_seconds(figures, "a", 16) == pytest.approx(0.8)
+    assert expected_seconds(figures, "c", 16) == 0.0
+
+
+def test_prompts_that_one_contender_did_not_run_stay_empty() -> None:
+    times, sizes = prompt_tables([prompt(1, 100.0), prompt(4, 200.0), prompt(1, 300.0, "b")]).split("\n\n")
+    assert times.splitlines()[-1] == "| 4 | 200.0 | 50.00 | 2.0 |  |  | |"
+    assert sizes.splitlines()[-1] == "| 4 | 1 + 2 (4) | |"
+
+
+def test_the_roof_is_the_lower_of_its_limits() -> None:
+    roof = MachineRoof(operations_per_second=100.0, bytes_per_second=10.0)
+    assert roof.attainable(2.0) == 20.0
+    assert roof.attainable(50.0) == 100.0
+
+
+def test_a_step_does_half_an_operation_a_byte_and_a_chunk_as_many_times_as_it_has_rows() -> None:
+    step, chunk, two_chunks = roof_points([("step", 1, 1.0), ("chunk", 64, 1.0), ("two", 128, 1.0)], 4000, 0, 64)
+    assert step.operations_per_byte == 0.5
+    assert chunk.operations_per_byte == two_chunks.operations_per_byte == 32.0
+    assert step.operations_per_second == 2 * 1000 / 1e-3
+
+
+def test_the_head_works_on_one_row_of_a_prompt() -> None:
+    (point,) = roof_points([("chunk", 64, 1.0)], 0, 4000, 64)
+    assert point.operations_per_byte == 0.5
+
+
+def test_memory_of_chunks_is_compared_with_the_exponents() -> None:
+    row = wkv_table([model(64, anonymous_mb=270)]).splitlines()[-1]
+    assert row.startswith("| 64 | 85 | 100 | 170 | 2.00 |")
+
+
+def test_a_row_for_each_model() -> None:
+    assert len(layers_table([model(4, 1), model(8, 2)]).splitlines()) == 4
+
+
+def test_two_engines_are_compared_with_one_of_the_same_precision() -> None:
+    figures = [
+        BundleBytes("fp32", "single", 100 * 10**6, 10 * 10**6, 90 * 10**6),
+        BundleBytes("fp32", "split", 101 * 10**6, 20 * 10**6, 90 * 10**6),
+    ]
+    assert bytes_table(figures).splitlines()[-1] == "| fp32 split | 101 | 1.010 | 20 | 90 | 1.100 |"
+
+
+def test_shapes_belong_to_families(tmp_path: Path) -> None:
+    assert family_of("qwen3_5-0.8b") == "qwen3_5"
+    assert family_of("rwkv4-169m") == "rwkv4"
+    path = tmp_path / "shape.json"
+    path.write_text('{"model_type": "rwkv"}')
+    assert family_of(str(path)) == "rwkv4"
+    path.write_text('{"text_config": {"mtp_num_hidden_layers": 1}}')
+    announce_no_mtp(path)
+    assert '"mtp_num_hidden_layers": 0' in path.read_text()
