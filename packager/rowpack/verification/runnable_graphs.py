@@ -6,17 +6,19 @@ from __future__ import annotations
 
 
 def runnable(graph: bytes, precision: str) -> bytes:
-    """Return ``graph`` without bfloat16 arithmetic and without E2M1; any other graph comes back as it is."""
+    """Return ``graph`` without bfloat16 arithmetic and without E2M1; any other graph comes back as it is.
+
+    Rows in E2M1 have sixteen values, and roundings of half precision in between would decide which; such graphs run in
+    float32 throughout.
+    """
     import onnx
 
     from rowpack.graph.model import serialize
     from rowpack.surgery.bfloat16_in_float32 import in_float32
     from rowpack.surgery.float4_in_float32 import has_float4, without_float4
+    from rowpack.surgery.halves_in_float32 import in_float32_throughout
 
     model = onnx.load_from_string(graph)
-    changed = False
     if has_float4(model):
-        model, changed = without_float4(model), True
-    if precision == "bf16":
-        model, changed = in_float32(model), True
-    return serialize(model) if changed else graph
+        return serialize(in_float32_throughout(without_float4(model)))
+    return serialize(in_float32(model)) if precision == "bf16" else graph
