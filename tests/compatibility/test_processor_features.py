@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import MakeBundle
 from rowpack.cli.target_argument import parse_target
 from rowpack_loaders.compatibility import Target, check_bundle
 from rowpack_loaders.compatibility.processor import processor_features
+
+MakeBundle = Callable[..., Path]
 
 
 def for_openvino(manifest: dict[str, Any]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from openvino_bundles import OnOpenVino, build_for
 from trained_models import reference_cases
 
-from conftest import OnOpenVino, build_for
 from rowpack_loaders import load
 from rowpack_loaders.selftest import replay_case
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openvino_bundles import build_for
 from trained_models import reference_cases
 
-from conftest import build_for
 from rowpack_loaders import RowpackError, load, open_bundle
 from rowpack_loaders.model_description import describe_model
 from rowpack_loaders.selftest import replay_case
