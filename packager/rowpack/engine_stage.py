@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -89,9 +89,11 @@ def add_engines(
     """
     engines: list[BuiltEngine] = []
     for order in orders:
-        with progress.stage(f"{order.role} engine") as stage:
+        with ExitStack() as ending:
+            stage = ending.enter_context(progress.stage(f"{order.role} engine"))
             build = builder.build_engine(order, weights, stage.describe)
-            pieces = counted(build.pieces(), stage)
+            # The generator has a compiler's process behind it, which must not live as long as an error's traceback.
+            pieces = counted(ending.enter_context(_closed(build.pieces())), stage)
             if engines and plan_encoding == "shared" and build.section.endswith(PLAN_SUFFIX):
                 with scratch_file(writer.target, pieces, 0, "plan") as plan:
                     stage.describe(f"{order.role} engine, looking for what both engines hold")
@@ -104,6 +106,16 @@ def add_engines(
                 builder.check_written(build.result(), written)
             engines.append(build.result())
     return engines
+
+
+@contextmanager
+def _closed(pieces: Iterator[Piece]) -> Iterator[Iterator[Piece]]:
+    """Yield ``pieces``, and end what makes them at once when the body ends, whichever way."""
+    try:
+        yield pieces
+    finally:
+        if isinstance(pieces, Generator):
+            pieces.close()
 
 
 def _add_shared_plan(writer: BundleWriter, build: EngineBuild, plan: FileRange, base_section: str) -> None:

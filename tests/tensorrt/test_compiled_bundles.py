@@ -167,17 +167,31 @@ def test_an_option_that_cannot_be_is_refused_before_the_checkpoint_is_read(prete
     assert list(request.output.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("free_bytes", "encoding"), [(16 * 2**20, None), (100 * 2**20, "shared"), (100 * 2**20, "raw")]
+)
 def test_a_disk_that_fills_while_a_plan_is_written(
-    pretend: Pretend, request_for: Any, monkeypatch: pytest.MonkeyPatch
+    pretend: Pretend,
+    request_for: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free_bytes: int,
+    encoding: Any,
 ) -> None:
-    request = request_for(pretend(filler_bytes=64 * 2**20))
+    """The decode plan on its way into the bundle, and the prefill plan into a scratch file or the bundle."""
+    process_file = tmp_path / "process"
+    request = request_for(
+        pretend(filler_bytes=64 * 2**20, process_file=str(process_file)),
+        decoder_engine_layout="split",
+        engine_options=EngineOptions(plan_encoding=encoding),
+    )
     written = 0
     write = os.pwrite
 
     def filling(descriptor: int, data: Any, offset_bytes: int) -> int:
         nonlocal written
         written += len(data)
-        if written > 16 * 2**20:
+        if written > free_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, data, offset_bytes)
 
@@ -186,6 +200,7 @@ def test_a_disk_that_fills_while_a_plan_is_written(
         build(request)
     assert caught.value.code == "disk_full"
     assert list(request.output.parent.iterdir()) == []
+    assert not Path(f"/proc/{process_file.read_text('utf-8')}").exists()
 
 
 def test_an_interrupt_ends_the_compiler_too(
