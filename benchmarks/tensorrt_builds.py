@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -57,13 +58,13 @@ def main() -> int:
     parser.add_argument("--work-folder", type=Path, help="where checkpoints and bundles lie meanwhile")
     arguments = parser.parse_args()
     figures: list[PlanFigures] = []
-    builds = []
+    builds: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="tensorrt-builds-", dir=arguments.work_folder) as scratch:
         folders = arguments.checkpoint or ([] if arguments.shape else list(SMALL_CHECKPOINTS))
         for folder in (*folders, *(arguments.shape or ())):
             with checkpoint_folder(folder, Path(scratch)) as checkpoint:
                 bundle = Path(scratch) / "measured.bundle"
-                report = build(checkpoint, bundle, arguments)
+                report, processor_s = build(checkpoint, bundle, arguments)
                 plans = list(read_figures(checkpoint.name, report, bundle, arguments))
                 figures += plans
                 builds.append(
@@ -71,6 +72,8 @@ def main() -> int:
                         "checkpoint": checkpoint.name,
                         "file_bytes": report["file_bytes"],
                         "seconds": {stage["name"]: round(stage["elapsed_s"], 2) for stage in report["stages"]},
+                        "processor_s": round(processor_s, 1),
+                        "host_memory": report["host_memory"],
                         "worst_relative_error": report["worst_relative_error"],
                     }
                 )
@@ -79,6 +82,7 @@ def main() -> int:
     machine = f"{platform.machine()}, {memory_bytes / 10**9:.1f} GB"
     print(json.dumps({"machine": machine, "builds": builds, "plans": [asdict(plan) for plan in figures]}, indent=2))
     print(table(figures))
+    print(build_table(builds))
     return 0
 
 
@@ -93,16 +97,23 @@ def checkpoint_folder(name: Path | str, scratch: Path) -> Iterator[Path]:
         yield synthesize(name, Path(folder) / name).folder
 
 
-def build(checkpoint: Path, bundle: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Build a split bundle in a process of its own; return its report."""
+def build(checkpoint: Path, bundle: Path, arguments: argparse.Namespace) -> tuple[dict[str, Any], float]:
+    """Build a split bundle in a process of its own; return its report, and the processor's seconds with compilers."""
     command = [sys.executable, "-m", "rowpack", "build", str(checkpoint), "-o", str(bundle), "--json"]
     command += ["--backend", "trt_rtx", "--precision", arguments.precision, "--decoder-engine-layout", "split"]
     command += ["--allow-missing-tokenizer"]
     command += [] if arguments.verify else ["--no-verify"]
     command += ["--quantization", arguments.quantization] if arguments.quantization else []
+    before_s = children_processor_s()
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    return report, children_processor_s() - before_s
+
+
+def children_processor_s() -> float:
+    """Return what the processor worked for ended children and theirs, which hardly depends on other work."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def read_figures(
@@ -146,6 +157,22 @@ def table(figures: list[PlanFigures]) -> str:
         lines.append(
             f"| {plan.checkpoint} | {precision} | {plan.role} | {written} | {weights} | {activations} "
             f"| {plan.seconds:.1f} | {peak} ({estimated}) |"
+        )
+    return "\n".join(lines)
+
+
+def build_table(builds: list[dict[str, Any]]) -> str:
+    """Return what whole builds took as a Markdown table, in MB."""
+    lines = [
+        "| checkpoint | bundle MB | seconds | of processor | anonymous MB (estimated) |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for entry in builds:
+        host = entry["host_memory"]
+        lines.append(
+            f"| {entry['checkpoint']} | {entry['file_bytes'] / 10**6:,.1f} | {sum(entry['seconds'].values()):.1f} "
+            f"| {entry['processor_s']:.1f} | {(host['peak_anonymous_bytes'] or 0) / 10**6:,.0f} "
+            f"({host['estimated_bytes'] / 10**6:,.0f}) |"
         )
     return "\n".join(lines)
 
