@@ -60,6 +60,7 @@ KINDS = [
     "rwkv-split",
     "half",
     "half-rwkv",
+    "fused-mixers",
     "unverified",
     "no-tokenizer",
     "runtime-json-split",

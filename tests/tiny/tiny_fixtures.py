@@ -43,7 +43,9 @@ def bundles_of_every_kind(
     tiny_bundles: dict[tuple[str, str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Path]:
-    """Both families and layouts, half precision, no golden vectors, no tokenizer, another word in runtime.json."""
+    """Both families and layouts, half precision, fused mixers, and bundles that lack something: golden vectors, a
+    tokenizer, the usual word in runtime.json.
+    """
     from tiny_models import BUILD_OPTIONS
 
     from rowpack import BuildRequest, build
@@ -57,6 +59,7 @@ def bundles_of_every_kind(
     kinds = {
         "half": (tiny_checkpoints["qwen3_5"], {"precision": "fp16"}),
         "half-rwkv": (tiny_checkpoints["rwkv"], {"precision": "fp16"}),
+        "fused-mixers": (tiny_checkpoints["qwen3_5"], {"lowering": "fused"}),
         "unverified": (tiny_checkpoints["qwen3_5"], {"verify": False}),
         "no-tokenizer": (without_tokenizer, {"allow_missing_tokenizer": True, "verify": False}),
         "runtime-json-split": (tiny_checkpoints["rwkv"], {"runtime_json_layout": "split", "verify": False}),
