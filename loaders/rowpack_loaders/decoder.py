@@ -283,7 +283,7 @@ def second_engine_bytes(model: ModelDescription) -> int:
     Weights that both engines share add nothing.
     """
     resident = model.resident_bytes[PREFILL]
-    return resident.context + (0 if model.weights_shared else resident.weights)
+    return resident.context + (resident.private if model.weights_shared else resident.weights)
 
 
 def _warn_of_one_engine(reason: str) -> None:

@@ -180,6 +180,15 @@ def read_weights_shared(manifest: dict[str, object], where: str) -> bool:
     return fields.optional_child("weights") is not None
 
 
+def read_private_weights(manifest: dict[str, object], where: str, role: str) -> int:
+    """Return the bytes of weights that an engine holds for itself although the engines share the others."""
+    engine = dict(Fields(manifest, "", where).members("engines")).get(role)
+    resident = None if engine is None else engine.optional_child("resident_bytes")
+    if resident is None or "private" not in resident.raw:
+        return 0
+    return resident.integer("private")
+
+
 def read_limits(manifest: dict[str, object], where: str) -> Limits:
     """Return the limits."""
     fields = Fields(manifest, "", where).child("limits")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,12 @@ class MappedSection:
         """Describe a view of the open file ``file_descriptor``; ``path`` is resolved, so links may change later."""
         status = os.fstat(file_descriptor)
         return MappedSection(path.resolve(), offset_bytes, view, (status.st_dev, status.st_ino))
+
+    def give_back_pages(self) -> None:
+        """Let the system take the pages that were read: they stay in its cache, and come back when they are read."""
+        mapping = self.view.obj
+        if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapping.madvise(mmap.MADV_DONTNEED)
 
     def check_in_place(self) -> None:
         """Raise ``bundle_replaced`` when ``path`` no longer names the mapped file."""

@@ -27,10 +27,14 @@ DTYPES = ("float32", "float16", "bfloat16", "int32")
 
 @dataclass(frozen=True)
 class ResidentBytes:
-    """The memory an engine takes by itself: its weights, and its working memory as far as it is known."""
+    """The memory an engine takes by itself: its weights, and its working memory as far as it is known.
+
+    ``private`` is the part of the weights that it packs for itself where the engines share the others.
+    """
 
     weights: int
     context: int
+    private: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,8 @@ def _resident_bytes(engine: Fields) -> ResidentBytes:
     resident = engine.optional_child("resident_bytes")
     if resident is None:
         return ResidentBytes(0, 0)
-    return ResidentBytes(resident.optional_integer("weights") or 0, resident.optional_integer("context") or 0)
+    private = resident.integer("private") if "private" in resident.raw else 0
+    return ResidentBytes(resident.optional_integer("weights") or 0, resident.optional_integer("context") or 0, private)
 
 
 def _check_roles(engine: EngineRecord, where: str) -> None:

@@ -41,6 +41,8 @@ from rowpack.layout_stage import (
 from rowpack.memory_sampler import MemorySampler
 from rowpack.model_preparation import BuildRequest, PreparedModel, prepare_model
 from rowpack.progress import Progress
+from rowpack.quantization import stored_head
+from rowpack.reference_model import ReferenceModel, reference_model
 from rowpack.weights import WEIGHTS_SECTION, stream_weights
 from rowpack_loaders.compatibility.memory_need import memory_need
 from rowpack_loaders.digests import canonical_json
@@ -129,8 +131,6 @@ def _build_into(
     progress: Progress,
 ) -> BuildReport:
     """Write every section, verify on the unpublished file, and publish."""
-    from rowpack.graph.model import serialize
-
     may_split = request.decoder_engine_layout != "single" and backend.split_veto(request.quantization) is None
     exported, graphs = _graphs(prepared, request, backend, split=may_split, progress=progress)
     decision = decide(request, prepared, backend, graphs)
@@ -159,7 +159,8 @@ def _build_into(
         facts = _manifest_facts(request, checkpoint, prepared, decision, backend, engines, inputs)
         worst_error: dict[str, float] = {}
         if request.verify:
-            facts, worst_error = _verify(writer, facts, serialize(exported), weights_range, backend, progress)
+            with reference_model(prepared, exported, weights_range, checkpoint, request.output, progress) as reference:
+                facts, worst_error = _verify(writer, facts, reference, weights_range, backend, progress)
     manifest = build_manifest(facts)
     memory = memory_need(manifest)
     tight = memory_warning(decision, memory)
@@ -238,7 +239,7 @@ def _add_small_sections(
 def _verify(
     writer: BundleWriter,
     facts: ManifestFacts,
-    exported: bytes,
+    reference: ReferenceModel,
     weights_range: FileRange,
     backend: Backend,
     progress: Progress,
@@ -250,14 +251,16 @@ def _verify(
     with (
         progress.stage("verify", "token loop and chunks against the exported graph") as stage,
         mapped_section(weights_range.path, weights_range.offset_bytes, weights_range.length_bytes) as weights,
+        reference.mapped_weights(weights_range, weights) as reference_weights,
     ):
         result = verify_engines(
             build_manifest(facts),
             {engine.role: engine.onnx for engine in facts.engines},
-            exported,
+            reference.graph,
             weights,
             lambda kind: stage.describe(f"prompt {kind!r}"),
             quantization=facts.quantization,
+            reference_weights=reference_weights,
         )
     vectors = GoldenVectors("rowpack exported graph", __version__, result.cases)
     writer.add_section(
@@ -281,6 +284,7 @@ def _manifest_facts(
         revision=request.revision,
         precision=request.precision,
         quantization=request.quantization,
+        head_quantization=stored_head(request.quantization, request.head_quantization),
         model=prepared.model,
         inputs=inputs,
         decision=decision,

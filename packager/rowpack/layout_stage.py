@@ -103,8 +103,12 @@ def build_memory_need(
     graphs: Mapping[str, onnx.ModelProto],
 ) -> HostMemoryNeed:
     """Return what the build of these graphs will take of this machine's memory."""
+    from rowpack.graph.constants import constant_bytes
+
     largest = max(4 * math.prod(placed.spec.shape) for placed in prepared.plan.tensors)
-    private = 0 if prepared.precision not in _HALVES else 2 * prepared.plan.tensor_bytes
+    private = max(constant_bytes(graph).packed for graph in graphs.values())
+    if prepared.precision in _HALVES:
+        private = 2 * prepared.plan.tensor_bytes
     return host_memory_need(
         largest_tensor_bytes=largest,
         builder_bytes=backend.builder_memory_bytes(
@@ -138,13 +142,14 @@ def _weight_need(prepared: PreparedModel, backend: Backend, graphs: Mapping[str,
     constants = {role: constant_bytes(graph) for role, graph in graphs.items()}
     held = {role: backend.weights_in_memory(counted) for role, counted in constants.items()}
     shared = backend.shares_weights(prepared.precision)
-    # One copy of what lies in the weight section, and what each graph holds for itself.
-    once = max(counted.external for counted in constants.values()) + sum(
-        counted.inline for counted in constants.values()
+    # One copy of what lies in the weight section, and what each engine packs or its graph holds for itself.
+    once = max(counted.external - counted.packed_from for counted in constants.values()) + sum(
+        counted.inline + counted.packed for counted in constants.values()
     )
+    copies = 1 if shared and not any(counted.packed for counted in constants.values()) else 2
     stored = (
         prepared.plan.tensor_bytes
         if backend.weights_in_bundle
         else max(counted.total for counted in constants.values())
     )
-    return WeightNeed(stored, 1 if shared else 2, held, once if shared else sum(held.values()))
+    return WeightNeed(stored, copies, held, once if shared else sum(held.values()))

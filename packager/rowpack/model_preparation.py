@@ -27,7 +27,8 @@ class BuildRequest:
     """What is to be built from what; see ``rowpack build --help`` for each choice.
 
     ``target_memory_bytes`` is the memory of the device the bundle is for, ``target_gpu`` its published name.
-    ``runtime_json_layout`` is the layout word that loaders which predate the manifest are told.
+    ``head_quantization`` is how the output projection is stored beside projections in whole numbers, by default as they
+    are. ``runtime_json_layout`` is the layout word that loaders which predate the manifest are told.
     ``lowering`` is the mixers' form: ``plain`` operators, the runtime's ``fused`` ones, or the faster ones (``auto``).
     ``ignore_host_memory`` tries a build that is not expected to fit in this machine's memory. Raises RowpackError for
     values that cannot be.
@@ -38,6 +39,7 @@ class BuildRequest:
     backend: str = "ort"
     precision: str = "fp32"
     quantization: str | None = None
+    head_quantization: str | None = None
     max_sequence_length: int | None = None
     decoder_engine_layout: RequestedLayout = "auto"
     target_memory_bytes: int | None = None
@@ -73,7 +75,7 @@ class BuildRequest:
                 remedy="Leave --plan-encoding out, or tell those loaders --runtime-json single.",
             )
         check_lowering(self.lowering)
-        check_quantization(self.quantization, self.precision)
+        check_quantization(self.quantization, self.precision, self.head_quantization)
         if self.target_gpu is not None:
             find_published_gpu(self.target_gpu)
         check_prefill_rows(self.prefill_rows)
@@ -133,7 +135,8 @@ def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedMode
         length = positions
         model = family.describe(checkpoint.config, names, request.precision, length)
     if request.quantization is not None:
-        model = quantize(model, request.quantization)
+        dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}
+        model = quantize(model, request.quantization, request.head_quantization, dtypes)
     raise_problems(
         check_tensors(checkpoint, model.required_tensors, ignored_prefixes=model.ignored_prefixes),
         checkpoint.path,

@@ -4,8 +4,10 @@
 ``nvfp4``: E2M1 values of rows divided by their largest magnitude, with an E4M3 scale for every 16 of a row; the
 magnitudes are kept in the work dtype (surgery/float4_form.py says what that is good for).
 
-Either way a row is quantised by itself, so rows can be quantised as they stream by. What enters the products is
-rounded at run time, row by row (surgery/quantized_projections.py).
+``int8`` and ``int4``: weights in blocks of whole numbers, for processors (integer_quantization.py).
+
+Each way a row is quantised by itself, so rows can be quantised as they stream by. What enters the products is rounded
+at run time, row by row (surgery/quantized_projections.py).
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import numpy as np
 
 from rowpack.families.declaration import ModelDescription, Transform, WeightSpec
 from rowpack.graph.dtypes import numpy_dtype
+from rowpack.integer_quantization import quantize_to_integers
+from rowpack.integer_quantization import scale_name as scale_name
 from rowpack.surgery.float4_form import BLOCK_COLUMNS, GLOBAL_SCALE, LARGEST_FLOAT4, Float4Form
 from rowpack.surgery.float8_form import LARGEST_FLOAT8, Float8Form
 from rowpack_loaders.errors import RowpackError
@@ -28,7 +32,16 @@ if TYPE_CHECKING:
 FP8 = "fp8"
 NVFP4 = "nvfp4"
 
-QUANTIZATIONS = (FP8, NVFP4)
+INT8 = "int8"
+INT4 = "int4"
+
+INTEGER_BITS = {INT8: 8, INT4: 4}
+
+QUANTIZATIONS = (FP8, NVFP4, INT8, INT4)
+
+NO_HEAD = "none"
+HEAD_QUANTIZATIONS = (NO_HEAD, *INTEGER_BITS)
+"""How the output projection may be stored beside projections in ``int8`` or ``int4``."""
 
 VALUE_DTYPES = {FP8: "float8_e4m3fn", NVFP4: "float4_e2m1fn"}
 
@@ -37,35 +50,52 @@ HALF_PRECISIONS = ("fp16", "bf16")
 Rows = np.ndarray[Any, Any]
 
 
-def scale_name(name: str) -> str:
-    """Return the name of the scales of the tensor ``name``: a row's (fp8), or its blocks' (nvfp4)."""
-    return f"{name}_scale"
-
-
 def magnitude_name(name: str) -> str:
     """Return the name of the largest magnitudes of the rows of the tensor ``name`` (nvfp4)."""
     return f"{name}_magnitude"
 
 
-def check_quantization(quantization: str | None, precision: str) -> None:
-    """Refuse what is no quantization, and one of a float32 model.
+def check_quantization(quantization: str | None, precision: str, head_quantization: str | None = None) -> None:
+    """Refuse what is no quantization, and one that does not go with the work precision.
 
-    Raises RowpackError ``quantization_unknown`` or ``quantization_precision``.
+    Raises RowpackError ``quantization_unknown``, ``quantization_precision`` or ``head_quantization_unsupported``.
     """
+    for option, found, known in (
+        ("--quantization", quantization, QUANTIZATIONS),
+        ("--head-quantization", head_quantization, HEAD_QUANTIZATIONS),
+    ):
+        if found is not None and found not in known:
+            raise RowpackError(
+                "quantization_unknown",
+                "there is no such quantization",
+                where=option,
+                found=repr(found),
+                expected=", ".join(known),
+            )
+    if head_quantization is not None and quantization not in INTEGER_BITS:
+        raise RowpackError(
+            "head_quantization_unsupported",
+            "the output projection is quantised beside projections in whole numbers only",
+            where="--head-quantization",
+            found=f"{head_quantization} with --quantization {quantization or 'left out'}",
+            expected=" or ".join(f"--quantization {word}" for word in INTEGER_BITS),
+            remedy="Leave --head-quantization out, or add --quantization int8.",
+        )
     if quantization is None:
         return
-    if quantization not in QUANTIZATIONS:
-        raise RowpackError(
-            "quantization_unknown",
-            "there is no such quantization",
-            where="--quantization",
-            found=repr(quantization),
-            expected=", ".join(QUANTIZATIONS),
-        )
-    if precision not in HALF_PRECISIONS:
+    if quantization in INTEGER_BITS and precision != "fp32":
         raise RowpackError(
             "quantization_precision",
-            "quantised projections stand in half-precision engines only",
+            "projections in whole numbers stand in float32 engines only",
+            where="--precision",
+            found=precision,
+            expected="fp32",
+            remedy=f"Build with --precision fp32 --quantization {quantization}: its weights are as small in either.",
+        )
+    if quantization not in INTEGER_BITS and precision not in HALF_PRECISIONS:
+        raise RowpackError(
+            "quantization_precision",
+            "projections in small floats stand in half-precision engines only",
             where="--precision",
             found=precision,
             expected=" or ".join(HALF_PRECISIONS),
@@ -73,11 +103,29 @@ def check_quantization(quantization: str | None, precision: str) -> None:
         )
 
 
-def quantize(model: ModelDescription, quantization: str) -> ModelDescription:
+def stored_head(quantization: str | None, head_quantization: str | None) -> str | None:
+    """Return in what the output projection is stored: by default as the projections; None where it is not quantised."""
+    if quantization not in INTEGER_BITS:
+        return None
+    word = head_quantization or quantization
+    return None if word == NO_HEAD else word
+
+
+def quantize(
+    model: ModelDescription,
+    quantization: str,
+    head_quantization: str | None = None,
+    checkpoint_dtypes: Mapping[str, str] | None = None,
+) -> ModelDescription:
     """Return ``model`` with every quantizable projection stored as ``quantization`` says, scales beside it.
 
-    A projection whose rows are no whole number of blocks stays as it is under ``nvfp4``.
+    A projection whose rows are no whole number of blocks stays as it is. ``checkpoint_dtypes`` maps the checkpoint's
+    tensors to their dtypes in safetensors codes.
     """
+    if quantization in INTEGER_BITS:
+        head = stored_head(quantization, head_quantization)
+        head_bits = None if head is None else INTEGER_BITS[head]
+        return quantize_to_integers(model, INTEGER_BITS[quantization], head_bits, checkpoint_dtypes or {})
     make = {FP8: _float8, NVFP4: _float4}[quantization]
     return replace(model, weights=tuple(_quantized(model.weights, make)))
 

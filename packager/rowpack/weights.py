@@ -64,7 +64,9 @@ class WeightPlan:
 def plan_weights(specs: Sequence[WeightSpec]) -> WeightPlan:
     """Place every tensor; float32 tensors come first, so that each tensor is aligned to its own element size."""
     ordered = sorted(specs, key=lambda spec: -stored_bits(spec.dtype))
-    header = build_header((spec.name, safetensors_code(spec.dtype), spec.shape) for spec in ordered)
+    header = build_header(
+        (spec.name, safetensors_code(spec.dtype), spec.stored_shape or spec.shape) for spec in ordered
+    )
     placed = []
     offset = len(header)
     for spec in ordered:

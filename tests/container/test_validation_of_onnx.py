@@ -129,6 +129,17 @@ def _(parts: BundleParts) -> None:
     changed(parts, nested)
 
 
+@BREACHES.bent("block_products_are_sound", "block_product_invalid", "onnx_domain_unannounced")
+def _(parts: BundleParts) -> None:
+    def add_product(model: onnx.ModelProto) -> None:
+        sizes = {"K": 64, "N": 2**20, "bits": 4, "block_size": 32}
+        inputs = ["x", model.graph.initializer[0].name, "scales", "zero_points"]
+        model.graph.node.append(helper.make_node("MatMulNBits", inputs, ["y"], domain="com.microsoft", **sizes))
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+
+    changed(parts, add_product)
+
+
 @BREACHES.bent("initializers_are_no_inputs", "onnx_initializer_shadowed", "onnx_tensor_mismatch")
 def _(parts: BundleParts) -> None:
     value = helper.make_tensor_value_info("embed.weight", TensorProto.FLOAT, [16, 4])

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rowpack_loaders.manifest import MANIFEST_SECTION, StateRecord, read_states, read_weights_shared
+from rowpack_loaders.manifest import (
+    MANIFEST_SECTION,
+    StateRecord,
+    read_private_weights,
+    read_states,
+    read_weights_shared,
+)
 from rowpack_loaders.manifest_fields import Fields
 
 DTYPE_BYTES = {
@@ -62,7 +68,7 @@ class MemoryNeed:
 def memory_need(manifest: dict[str, object]) -> MemoryNeed:
     """Return what the bundle of this manifest needs; raises ``manifest_malformed``.
 
-    Weights that the engines share count once. Caches count with all their rows.
+    Weights that the engines share count once, what each packs for itself each time. Caches count with all their rows.
     """
     fields = Fields(manifest, "", MANIFEST_SECTION)
     engines = dict(fields.members("engines"))
@@ -79,11 +85,13 @@ def memory_need(manifest: dict[str, object]) -> MemoryNeed:
 
     shared = read_weights_shared(manifest, MANIFEST_SECTION)
     decode_weights = resident("decode", "weights")
-    prefill_weights = resident("prefill", "weights")
+    prefill_weights = (
+        read_private_weights(manifest, MANIFEST_SECTION, "prefill") if shared else resident("prefill", "weights")
+    )
     states = read_states(manifest, MANIFEST_SECTION)
     return MemoryNeed(
         decode_weights=decode_weights,
-        prefill_weights=0 if shared else prefill_weights,
+        prefill_weights=prefill_weights,
         decode_context=resident("decode", "context"),
         prefill_context=resident("prefill", "context"),
         states=STATE_BUFFERS * sum(_byte_count(state) for state in states if state.update == "replace"),

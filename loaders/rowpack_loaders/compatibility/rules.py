@@ -36,6 +36,7 @@ OLDEST_ONNX_RUNTIME_WITH: dict[str, tuple[int, int]] = {
     "com.microsoft.GroupQueryAttention": (1, 23),
     "com.microsoft.LinearAttention": (1, 25),
     "com.microsoft.SkipSimplifiedLayerNormalization": (1, 23),
+    "com.microsoft.MatMulNBits": (1, 23),
 }
 """Operators beyond the standard ones, and the oldest ONNX Runtime whose CPU provider has a kernel for them."""
 

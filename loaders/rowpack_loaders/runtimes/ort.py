@@ -3,8 +3,10 @@
 The engines' initializers are external data in ``weights.safetensors``; both engines get them by name from
 one mapping of the bundle (``SessionOptions.add_initializer``), which copies nothing: loading takes
 milliseconds and the second engine costs no memory for weights. Prepacking would make a private copy of
-every matrix, so it is off. So is graph optimisation where every weight is in float32: the graphs come as they
-should run, and looking for more took most of the load without making a launch faster (docs/benchmarks.md).
+every matrix, so it is off, but for graphs with weights in blocks (MatMulNBits), whose products take a hundred times
+as long without it; in those graphs nothing else is packed, because all other matrices are left operands. Graph
+optimisation is off where no weight has to be widened: the graphs come as they should run, and looking for more took
+most of the load without making a launch faster (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from rowpack_loaders.block_products import check_block_products, has_block_products
 from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.host import usable_core_count
@@ -96,6 +99,10 @@ class OrtRuntime:
         # ONNX Runtime holds addresses, not references, so the views live as long as the sessions.
         self._section = weights
         self._weights = {} if weights is None else view_weights(weights.view, where=model.weights_section or "")
+        # The halves of a float32 model are tables that rows are looked up in.
+        self._has_weights_to_widen = model.precision != "fp32" and any(
+            view.dtype in _WIDENED for view in self._weights.values()
+        )
         values = {
             name: _ort_value(view) for name, view in self._weights.items() if view.array.nbytes >= SHARED_WEIGHT_BYTES
         }
@@ -108,6 +115,8 @@ class OrtRuntime:
                 for role in first_role.values()
             }
         self._sessions = {role: loading[first_role[id(onnx_bytes)]].result() for role, onnx_bytes in engines.items()}
+        if weights is not None and any(has_block_products(onnx_bytes) for onnx_bytes in engines.values()):
+            weights.give_back_pages()  # of what was packed
         for role, session in self._sessions.items():
             _check_tensors(model.engines[role], "input", model.engines[role].inputs, session.get_inputs())
             _check_tensors(model.engines[role], "output", model.engines[role].outputs, session.get_outputs())
@@ -134,8 +143,11 @@ class OrtRuntime:
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_US))
         # A pattern would be kept for every cache length that is run: 25 kB a step on a small hybrid model.
         options.enable_mem_pattern = False
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        if not any(view.dtype in _WIDENED for view in self._weights.values()):
+        if has_block_products(onnx_bytes):
+            check_block_products(onnx_bytes, where=engine.section)
+        else:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        if not self._has_weights_to_widen:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         # Quantised weights, which only graphs of other backends have, are widened once at load, not in every call.
         options.add_session_config_entry("session.disable_quant_qdq", "1")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rowpack_loaders.block_products import block_product_problems
 from rowpack_loaders.errors import Problem, RowpackError
 from rowpack_loaders.manifest import MANIFEST_SECTION, EngineRecord, TensorRecord
 from rowpack_loaders.manifest_fields import Fields
@@ -95,6 +96,13 @@ def onnx_operators_match_requirements(subject: Subject) -> Iterator[Finding]:
                 found=", ".join(requires)[:400],
                 expected=f"{', '.join(interface.custom_operators) or 'none'}, as in {engine.section}"[:400],
             )
+
+
+def block_products_are_sound(subject: Subject) -> Iterator[Finding]:
+    """Products with weights in blocks state their weights' sizes: a runtime packs as many bytes as they say."""
+    for _, engine, _ in _read_engines(subject):
+        data = subject.container.read_section(engine.section, limit_bytes=ONNX_LIMIT_BYTES)
+        yield from block_product_problems(data, where=engine.section)
 
 
 def initializers_are_no_inputs(subject: Subject) -> Iterator[Finding]:
@@ -191,6 +199,7 @@ RULES: tuple[Rule, ...] = (
     onnx_versions_match_manifest,
     onnx_domains_are_announced,
     onnx_operators_match_requirements,
+    block_products_are_sound,
     initializers_are_no_inputs,
     weight_references_are_inside,
     every_weight_is_used,

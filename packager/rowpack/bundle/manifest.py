@@ -35,6 +35,7 @@ class ManifestFacts:
     revision: str | None
     precision: str
     quantization: str | None
+    head_quantization: str | None
     model: ModelDescription
     inputs: Sequence[Mapping[str, object]]
     decision: LayoutDecision
@@ -66,6 +67,7 @@ def build_manifest(facts: ManifestFacts) -> dict[str, object]:
             "parameter_count": model.parameter_count,
             "precision": facts.precision,
             "quantization": facts.quantization,
+            **({} if facts.head_quantization is None else {"head_quantization": facts.head_quantization}),
             "hyper_parameters": dict(model.hyper_parameters),
             "inputs": [dict(entry) for entry in facts.inputs],
         },

@@ -94,9 +94,9 @@ class BuiltEngine:
 
     ``onnx`` is the graph it is or was compiled from. ``scratch_bytes`` is the part of ``context_bytes`` that a
     compiler plans as scratch; ``weights_shared`` says whether ``weight_bytes`` are one copy with the other engine's
-    (None where the weights are part of the engine). ``requires`` names what the engine's runtime must offer beyond
-    standard operators. ``profile`` holds the shapes it compiled for: input → fewest,
-    usual, most rows.
+    (None where the weights are part of the engine); ``private_weight_bytes`` of them each engine packs for itself.
+    ``requires`` names what the engine's runtime must offer beyond standard operators. ``profile`` holds the shapes it
+    compiled for: input → fewest, usual, most rows.
     """
 
     role: str
@@ -116,6 +116,7 @@ class BuiltEngine:
     builder_flags: Mapping[str, str | int | bool | None] = field(default_factory=dict)
     scratch_bytes: int | None = None
     weights_shared: bool | None = None
+    private_weight_bytes: int | None = None
     profile: Mapping[str, list[list[int]]] | None = None
     measurement: Measurement | None = None
 
@@ -126,6 +127,8 @@ class BuiltEngine:
             resident["scratch"] = self.scratch_bytes
         if self.weights_shared is not None:
             resident["shared"] = self.weights_shared
+        if self.private_weight_bytes is not None:
+            resident["private"] = self.private_weight_bytes
         entry: dict[str, object] = {
             "section": self.section,
             "backend": backend,

@@ -10,6 +10,7 @@ from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Execu
 from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.engines.options import EngineOptions, option_flag
 from rowpack.gate import SplitVeto
+from rowpack.quantization import INTEGER_BITS
 from rowpack.surgery.graph_form import FREE_CACHE, FusedChoice, GraphForm
 from rowpack_loaders.errors import RowpackError
 
@@ -33,7 +34,7 @@ class OrtBackend:
     executed: Executed = "engines"
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
-        """Refuse bfloat16 and quantised projections, which ONNX Runtime's CPU provider has no products for."""
+        """Refuse bfloat16 and small floats, which ONNX Runtime's CPU provider has no products for."""
         if precision not in PRECISIONS:
             raise RowpackError(
                 "precision_unsupported",
@@ -43,14 +44,14 @@ class OrtBackend:
                 expected=", ".join(PRECISIONS),
                 remedy="Build with --precision fp32 (fastest on the CPU); rowpack export-onnx writes bf16 graphs.",
             )
-        if quantization is not None:
+        if quantization is not None and quantization not in INTEGER_BITS:
             raise RowpackError(
                 "quantization_unsupported",
                 "ONNX Runtime's CPU provider would widen these projections to float32",
                 where="--quantization",
                 found=quantization,
-                expected="no quantization",
-                remedy="Use --backend trt_rtx or trt, or leave the quantization out.",
+                expected=" or ".join(INTEGER_BITS),
+                remedy="Use --backend trt_rtx or trt, or another quantization.",
             )
 
     def graph_form(self, capacity_rows: int) -> GraphForm:
@@ -64,12 +65,15 @@ class OrtBackend:
         return choose_fused_operators(lowering, exported, FASTER_ON_THE_CPU)
 
     def shares_weights(self, precision: str) -> bool:
-        """Both sessions map float32 weights from the bundle; halves are widened, by each session for itself."""
+        """Both sessions map float32 weights from the bundle; halves are widened, by each session for itself.
+
+        So are weights in blocks packed, which :meth:`weights_in_memory` counts.
+        """
         return precision == "fp32"
 
     def weights_in_memory(self, constants: ConstantBytes) -> int:
-        """Count halves as the float32 values that the CPU provider makes of them."""
-        return constants.external_in_float32 + constants.inline
+        """Count halves as the float32 values that the CPU provider makes of them, and blocks as it packs them."""
+        return constants.held_in_float32 + constants.inline
 
     def builder_memory_bytes(self, weight_bytes: int, node_count: int) -> int:
         """Nothing is compiled."""
@@ -122,7 +126,8 @@ class OrtBuilder:
                 ir_version=IR_VERSION,
                 onnx=onnx_bytes,
                 onnx_sha256=hashlib.sha256(onnx_bytes).hexdigest(),
-                weight_bytes=constants.external_in_float32,
+                weight_bytes=constants.held_in_float32,
+                private_weight_bytes=constants.packed or None,
                 weights_shared=constants.external_in_float32 == constants.external,
                 context_bytes=None,
                 contract=order.contract,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class WeightSpec:
     same count before the cast to ``dtype``; without one the values are only cast. ``quantizable`` marks the large
     projections whose values survive a coarse type: never gates, decays, convolutions, norms or embeddings.
     ``derived`` marks what is computed from a tensor that is stored besides, and holds no parameters of its own.
+    ``part`` tells the token embedding and the output projection from the layers; ``stored_shape`` is the shape in the
+    weight section where it is not ``shape``.
     """
 
     name: str
@@ -39,6 +41,8 @@ class WeightSpec:
     transform: Transform | None = None
     quantizable: bool = False
     derived: bool = False
+    part: Literal["layers", "embedding", "head"] = "layers"
+    stored_shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,10 @@ class StateSpec:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What a family read out of one checkpoint: everything later stages need, nothing of the checkpoint itself."""
+    """What a family read out of one checkpoint: everything later stages need, nothing of the checkpoint itself.
+
+    ``head_name`` is the name that the output projection's tensor has where it is not the embedding.
+    """
 
     family: str
     architecture: str
@@ -102,6 +109,7 @@ class ModelDescription:
     weights: tuple[WeightSpec, ...]
     states: tuple[StateSpec, ...]
     ignored_prefixes: tuple[str, ...] = ()
+    head_name: str = ""
     warnings: tuple[Problem, ...] = field(default=())
 
     @property

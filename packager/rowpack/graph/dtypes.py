@@ -16,6 +16,8 @@ _ONNX = {
     "bfloat16": int(TensorProto.BFLOAT16),
     "float8_e4m3fn": int(TensorProto.FLOAT8E4M3FN),
     "float4_e2m1fn": int(TensorProto.FLOAT4E2M1),
+    "uint8": int(TensorProto.UINT8),
+    "uint4": int(TensorProto.UINT4),
     "int32": int(TensorProto.INT32),
     "int64": int(TensorProto.INT64),
     "bool": int(TensorProto.BOOL),
@@ -26,6 +28,8 @@ _NUMPY: dict[str, Any] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
     "float4_e2m1fn": np.dtype(ml_dtypes.float4_e2m1fn),
+    "uint8": np.dtype(np.uint8),
+    "uint4": np.dtype(ml_dtypes.uint4),
     "int32": np.dtype(np.int32),
     "int64": np.dtype(np.int64),
 }
@@ -35,9 +39,12 @@ _SAFETENSORS = {
     "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "float4_e2m1fn": "F4",
+    "uint8": "U8",
+    # The format has no four-bit integers: they are stored as the bytes that hold two of them.
+    "uint4": "U8",
 }
 
-_PACKED = ("float4_e2m1fn",)
+_PACKED = ("float4_e2m1fn", "uint4")
 """Types of which two elements share a byte when they are stored; in memory NumPy gives each a byte of its own."""
 
 WORK_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rowpack.graph.model import export_model, import_graph
 from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE, TOKEN_SHIFT, WKV4
 from rowpack.surgery.batched_projections import BatchHalvedProjections
+from rowpack.surgery.block_projections import BLOCK_PRODUCT, OPERATOR, MultiplyBlocks
 from rowpack.surgery.cache_capacity import FixCacheRows
 from rowpack.surgery.cached_attention_chunk import cached_attention_chunk
 from rowpack.surgery.cached_attention_row import cached_attention_row
@@ -83,6 +84,9 @@ def _passes_of_form(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPas
     """Return what a form needs before the mixers are replaced, and after everything else."""
     before: list[SurgeryPass] = []
     after: list[SurgeryPass] = []
+    if form.weight_on_the_left:
+        before.append(MultiplyBlocks())
+        after.append(WeightOnTheLeft(beside=OPERATOR))
     if form.batched_halves:
         after.append(BatchHalvedProjections())
     if form.cache_capacity_rows is not None:
@@ -108,5 +112,5 @@ def _changed(
     graph.name = str(exported.graph.name).replace("exported", word)
     graph.functions = []
     run_passes(graph, passes)
-    check_plain(graph, fused)
+    check_plain(graph, (*fused, BLOCK_PRODUCT))
     return export_model(graph)

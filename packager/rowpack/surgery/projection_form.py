@@ -1,7 +1,8 @@
 """Choose the form of the projections' products for chunks: the weight as the left operand.
 
 W · xᵀ with W ``[out, in]`` as it lies in the file runs 64 rows as fast as a prepacked weight, without a private
-copy and without packing at load; a single row stays a Gemm with transB, which reads the same bytes.
+copy and without packing at load; a single row stays a Gemm with transB, which reads the same bytes. Where the runtime
+packs weights because others need it, a Gemm's would be copied as well, so single rows take the other form too.
 Measured figures: docs/benchmarks.md.
 """
 
@@ -16,9 +17,15 @@ from rowpack.surgery.surgery_pass import surgery_error
 
 
 class WeightOnTheLeft:
-    """Replace every Gemm over several rows by Transpose, MatMul, Transpose with the weight first."""
+    """Replace every Gemm over several rows by Transpose, MatMul, Transpose with the weight first.
+
+    With ``beside``, the name of an operator, only graphs that have it are changed, and those over one row as well.
+    """
 
     name = "weight on the left"
+
+    def __init__(self, *, beside: str | None = None) -> None:
+        self._beside = beside
 
     def check_before(self, graph: gs.Graph) -> None:
         """Projections must be Gemm with transB and a constant weight of two dimensions."""
@@ -40,7 +47,7 @@ class WeightOnTheLeft:
         """Rewrite in place; rows that feed several projections are transposed once."""
         emitter = Emitter(graph)
         columns: dict[int, Tensor] = {}
-        for node in [node for node in graph.nodes if _has_many_rows(node)]:
+        for node in self._meant(graph):
             x, weight = node.inputs
             scope = emitter.at_root(node.name)
             if id(x) not in columns:
@@ -49,12 +56,15 @@ class WeightOnTheLeft:
             node.op, node.attrs, node.inputs = "Transpose", {"perm": [1, 0]}, [product]
 
     def check_after(self, graph: gs.Graph) -> None:
-        """Only products of a single row may still be Gemm."""
-        for node in graph.nodes:
-            if _has_many_rows(node):
-                raise surgery_error(
-                    self.name, "a projection was missed", where=node.name, found="Gemm", expected="MatMul"
-                )
+        """Only products of a single row may still be Gemm, if any."""
+        for node in self._meant(graph):
+            raise surgery_error(self.name, "a projection was missed", where=node.name, found="Gemm", expected="MatMul")
+
+    def _meant(self, graph: gs.Graph) -> list[Any]:
+        if self._beside is None:
+            return [node for node in graph.nodes if _has_many_rows(node)]
+        found = any(node.op == self._beside for node in graph.nodes)
+        return [node for node in graph.nodes if found and node.op == "Gemm"]
 
 
 def _has_many_rows(node: Any) -> bool:

@@ -130,8 +130,14 @@ def add_model_options(parser: ArgumentParser) -> None:
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32")
     parser.add_argument(
         "--quantization",
-        choices=("fp8", "nvfp4"),
-        help="store the large projections in a smaller type (trt, trt_rtx; with fp16 or bf16)",
+        choices=("fp8", "nvfp4", "int8", "int4"),
+        help="store the large projections in a smaller type: int8, int4 (ort; with fp32), fp8, nvfp4 (trt, trt_rtx; "
+        "with fp16 or bf16)",
+    )
+    parser.add_argument(
+        "--head-quantization",
+        choices=("none", "int8", "int4"),
+        help="how the output projection is stored beside projections in int8 or int4 (default: as they are)",
     )
     parser.add_argument(
         "--max-sequence-length",
@@ -165,6 +171,7 @@ class ModelOptions(TypedDict):
     backend: str
     precision: str
     quantization: str | None
+    head_quantization: str | None
     max_sequence_length: int | None
     prefill_rows: int
     lowering: str
@@ -177,6 +184,7 @@ def model_options(arguments: Namespace) -> ModelOptions:
         "backend": arguments.backend,
         "precision": arguments.precision,
         "quantization": arguments.quantization,
+        "head_quantization": arguments.head_quantization,
         "max_sequence_length": arguments.max_sequence_length,
         "prefill_rows": arguments.prefill_rows,
         "lowering": arguments.lowering,

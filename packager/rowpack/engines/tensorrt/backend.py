@@ -13,6 +13,7 @@ from rowpack.engines.tensorrt.library import AskLibrary, Library, check_options,
 from rowpack.engines.tensorrt.plan_build import PlanBuild, compiler_bytes
 from rowpack.engines.tensorrt.written_plan import check_written_plan
 from rowpack.gate import SplitVeto
+from rowpack.quantization import INTEGER_BITS
 from rowpack.surgery.graph_form import FusedChoice, GraphForm, compiled_form
 from rowpack_loaders.errors import RowpackError
 
@@ -38,7 +39,16 @@ class TensorRtBackend:
         self._ask = ask
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
-        """Refuse what is no precision of the library; every quantization is one of it."""
+        """Refuse what is no precision of the library, and weights in whole numbers; small floats are its own."""
+        if quantization in INTEGER_BITS:
+            raise RowpackError(
+                "quantization_unsupported",
+                f"{self.flavour.product} engines are not built with weights in whole numbers",
+                where="--quantization",
+                found=quantization,
+                expected="fp8 or nvfp4",
+                remedy="Use --backend ort, or another quantization.",
+            )
         if precision not in PRECISIONS:
             raise RowpackError(
                 "precision_unsupported",

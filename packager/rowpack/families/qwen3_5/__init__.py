@@ -16,7 +16,7 @@ from rowpack.families.qwen3_5.config import (
     read_config,
     text_config,
 )
-from rowpack.families.qwen3_5.tables import state_table, weight_table
+from rowpack.families.qwen3_5.tables import HEAD_NAME, state_table, weight_table
 from rowpack.graph.dtypes import work_dtype
 from rowpack_loaders.errors import RowpackError
 
@@ -63,6 +63,7 @@ class Qwen35Family:
             weights=weight_table(hyper, work),
             states=state_table(hyper, work, max_cache_length),
             ignored_prefixes=ignored,
+            head_name=HEAD_NAME,
         )
 
     def emit(self, model: ModelDescription, precision: str, emitter: Any, weights: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from rowpack.exact_rounding import power
 from rowpack.families.normalisation import rms_norm
 from rowpack.families.qwen3_5.config import CONV_COLUMNS, Qwen35Config
+from rowpack.families.qwen3_5.tables import HEAD_NAME
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.graph.linear import linear
 from rowpack.graph.model import FUNCTION_DOMAIN
@@ -61,7 +62,7 @@ class Qwen35Graph:
         last = root.op("Gather", [hidden, root.ints(-1)], "last_row", axis=0)
         _, normed = self._norm(root, last, "final_norm.weight", "final_norm")
         root.declare(normed, self._work, [1, config.hidden_size])
-        head = "embed_tokens.weight" if config.tied else "lm_head.weight"
+        head = HEAD_NAME if HEAD_NAME in self._weights else "embed_tokens.weight"
         logits = linear(root, normed, self._weights[head], "lm_head")
         logits = root.cast_if_needed(logits, self._work, "float32", "logits_float32")
         root.output(logits, "logits", "float32", [1, config.vocab_size])

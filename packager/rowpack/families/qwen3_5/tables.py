@@ -7,6 +7,7 @@ exponential of what they give, they must not be quantised, and they are a thousa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy as np
 from rowpack.families.declaration import StateSpec, WeightSource, WeightSpec
 from rowpack.families.qwen3_5.config import CONV_COLUMNS, Qwen35Config
 from rowpack.families.transforms import negative_exponential
+
+HEAD_NAME = "lm_head.weight"
+"""The output projection's tensor; a model whose head is tied to the embedding has none unless it is quantised."""
 
 
 def plus_one(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -33,7 +37,8 @@ def layer_names(config: Qwen35Config) -> list[str]:
 
 def weight_table(config: Qwen35Config, work: str) -> tuple[WeightSpec, ...]:
     """Return every tensor of the bundle; ``work`` is the element type of the projections."""
-    table = [_matrix("embed_tokens.weight", work, config, ["embed_tokens.weight"], [config.vocab_size])]
+    embedding = _matrix("embed_tokens.weight", work, config, ["embed_tokens.weight"], [config.vocab_size])
+    table = [replace(embedding, part="embedding")]
     for index, kind in enumerate(config.layer_types):
         scope, source = f"layers.{index}", f"layers.{index}"
         table.append(_norm(f"{scope}.input_norm.weight", config, f"{source}.input_layernorm.weight"))
@@ -66,7 +71,7 @@ def weight_table(config: Qwen35Config, work: str) -> tuple[WeightSpec, ...]:
     table.append(_norm("final_norm.weight", config, "norm.weight"))
     if not config.tied:
         shape = (config.vocab_size, config.hidden_size)
-        table.append(WeightSpec("lm_head.weight", work, shape, (WeightSource("lm_head.weight", shape),)))
+        table.append(WeightSpec(HEAD_NAME, work, shape, (WeightSource("lm_head.weight", shape),), part="head"))
     return tuple(table)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rowpack.families.config_reading import architecture_name
 from rowpack.families.declaration import ModelDescription, RuntimeFacts
 from rowpack.families.rwkv4.config import MODEL_TYPE, Rwkv4Config, read_config
-from rowpack.families.rwkv4.tables import state_table, weight_table
+from rowpack.families.rwkv4.tables import HEAD_NAME, state_table, weight_table
 from rowpack.graph.dtypes import work_dtype
 
 
@@ -45,6 +45,7 @@ class Rwkv4Family:
             weights=weight_table(hyper, work_dtype(precision)),
             states=state_table(hyper),
             ignored_prefixes=("head.weight",) if hyper.tied else (),
+            head_name=HEAD_NAME,
         )
 
     def emit(self, model: ModelDescription, precision: str, emitter: Any, weights: Mapping[str, Any]) -> None:

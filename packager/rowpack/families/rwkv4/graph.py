@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rowpack.families.rwkv4.config import Rwkv4Config
+from rowpack.families.rwkv4.tables import HEAD_NAME
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.graph.linear import linear
 from rowpack.graph.model import FUNCTION_DOMAIN
@@ -48,7 +49,7 @@ class Rwkv4Graph:
         normed = self._layer_norm(root, last, "final_norm", "final_norm")
         narrow = root.cast_if_needed(normed, "float32", self._work, "final_norm_cast")
         root.declare(narrow, self._work, [1, config.hidden_size])
-        head = self._weights["embeddings.weight" if config.tied else "head.weight"]
+        head = self._weights[HEAD_NAME if HEAD_NAME in self._weights else "embeddings.weight"]
         logits = root.cast_if_needed(linear(root, narrow, head, "head"), self._work, "float32", "logits_float32")
         root.output(logits, "logits", "float32", [1, config.vocab_size])
         for tensor, name in self._outputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from rowpack.families.transforms import negative_exponential
 
 MAX_START = -1e38
 """Start value of the running maximum, as in the reference; the graph is also right from zeroed buffers."""
+
+
+HEAD_NAME = "head.weight"
+"""The output projection's tensor; a model whose head is tied to the embedding has none unless it is quantised."""
 
 
 def flatten_mix(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -34,13 +39,13 @@ def divide_by_power_of_two(exponent: int) -> Transform | None:
 def weight_table(config: Rwkv4Config, work: str) -> tuple[WeightSpec, ...]:
     """Return every tensor of the bundle; ``work`` is the element type of the projections."""
     hidden, vocab = config.hidden_size, config.vocab_size
-    table = [_matrix("embeddings.weight", work, vocab, hidden, "rwkv.embeddings.weight")]
+    table = [replace(_matrix("embeddings.weight", work, vocab, hidden, "rwkv.embeddings.weight"), part="embedding")]
     table.extend(_layer_norm("pre_norm", hidden, "rwkv.blocks.0.pre_ln"))
     for block in range(config.num_hidden_layers):
         table.extend(_block(config, work, block))
     table.extend(_layer_norm("final_norm", hidden, "rwkv.ln_out"))
     if not config.tied:
-        table.append(_matrix("head.weight", work, vocab, hidden, "head.weight"))
+        table.append(replace(_matrix(HEAD_NAME, work, vocab, hidden, "head.weight"), part="head"))
     return tuple(table)
 
 

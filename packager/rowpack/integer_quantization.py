@@ -1,0 +1,145 @@
+"""Weight-only quantization: which tensors become blocks of whole numbers, and the same model with what they stand for.
+
+The projections that a family declares quantizable are stored as codes, scales and zero points; gates, decays,
+convolutions, norms and recurrent parameters never are. The output projection is quantised by choice. A head that is
+tied to the embedding becomes a tensor of its own then, and the table, of which a step looks up one row, is stored as
+the checkpoint has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from rowpack.block_quantization import (
+    BLOCK_COLUMNS,
+    QuantizedBlocks,
+    Rows,
+    divides_into_blocks,
+    quantize_blocks,
+)
+from rowpack.families.declaration import ModelDescription, Transform, WeightSpec
+
+CODE_DTYPES = {8: "uint8", 4: "uint4"}
+
+_STORED_LOOKUP_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def scale_name(name: str) -> str:
+    """Return the name of the scales of the tensor ``name``."""
+    return f"{name}_scale"
+
+
+def zero_point_name(name: str) -> str:
+    """Return the name of the zero points of the tensor ``name``."""
+    return f"{name}_zero_point"
+
+
+@dataclass(frozen=True)
+class QuantizedPart:
+    """A transform that follows the family's own (``before``), quantises the rows, and keeps what ``choose`` takes."""
+
+    before: Transform | None
+    bits: int
+    choose: Callable[[QuantizedBlocks], Rows]
+
+    def __call__(self, rows: Rows) -> Rows:
+        """Return one part of the quantised rows."""
+        return self.choose(quantize_blocks(rows if self.before is None else self.before(rows), self.bits))
+
+
+def quantize_to_integers(
+    model: ModelDescription, bits: int, head_bits: int | None, checkpoint_dtypes: Mapping[str, str]
+) -> ModelDescription:
+    """Return ``model`` with every quantizable projection stored in ``bits`` bits, and the head in ``head_bits``.
+
+    A projection stays as it is when its rows are no whole blocks. ``checkpoint_dtypes`` maps the checkpoint's tensors
+    to their dtypes in safetensors codes.
+    """
+    specs: list[WeightSpec] = []
+    for spec in model.weights:
+        if spec.part == "embedding":
+            specs += _embedding(spec, model, head_bits, checkpoint_dtypes)
+        elif spec.part == "head" and head_bits is not None:
+            specs += _stored(spec, head_bits)
+        elif spec.quantizable:
+            specs += _stored(spec, bits)
+        else:
+            specs.append(spec)
+    return replace(model, weights=tuple(specs))
+
+
+def dequantized(model: ModelDescription) -> ModelDescription:
+    """Return ``model`` with float32 tensors of what its quantised ones stand for, and no scales beside them."""
+    names = set(quantized_names(model))
+    beside = {make(name) for name in names for make in (scale_name, zero_point_name)}
+    specs = []
+    for spec in model.weights:
+        if spec.name in names and isinstance(spec.transform, QuantizedPart):
+            restored = replace(spec.transform, choose=QuantizedBlocks.dequantized)
+            specs.append(replace(spec, dtype="float32", transform=restored, stored_shape=None))
+        elif spec.name not in beside:
+            specs.append(spec)
+    return replace(model, weights=tuple(specs))
+
+
+def quantized_names(model: ModelDescription) -> Iterator[str]:
+    """Yield the names of the tensors that are stored as blocks of whole numbers."""
+    stored = {spec.name for spec in model.weights}
+    for spec in model.weights:
+        if spec.dtype in CODE_DTYPES.values() and scale_name(spec.name) in stored:
+            yield spec.name
+
+
+def half_precision_tables(model: ModelDescription, work: str) -> frozenset[str]:
+    """Return the names of the embeddings that are narrower than the work dtype."""
+    tables = (spec for spec in model.weights if spec.part == "embedding")
+    return frozenset(spec.name for spec in tables if spec.dtype != work)
+
+
+def _embedding(
+    spec: WeightSpec, model: ModelDescription, head_bits: int | None, checkpoint_dtypes: Mapping[str, str]
+) -> list[WeightSpec]:
+    """Return the table, and the head beside it where the two were one."""
+    tied = all(other.part != "head" for other in model.weights)
+    if tied and (head_bits is None or not divides_into_blocks(spec.shape[1])):
+        return [spec]
+    dtypes = {checkpoint_dtypes.get(source.tensor, "F32") for source in spec.sources}
+    dtype = _STORED_LOOKUP_DTYPES.get(dtypes.pop(), spec.dtype) if len(dtypes) == 1 else spec.dtype
+    table = replace(spec, dtype=dtype)
+    if not tied or head_bits is None:
+        return [table]
+    head = [
+        replace(part, derived=True) for part in _stored(replace(spec, name=model.head_name, part="head"), head_bits)
+    ]
+    return [table, *head]
+
+
+def _stored(spec: WeightSpec, bits: int) -> list[WeightSpec]:
+    """Return codes, scales and zero points in place of ``spec``."""
+    rows, columns = spec.shape
+    if not divides_into_blocks(columns):
+        return [spec]
+    blocks = columns // BLOCK_COLUMNS
+    codes = QuantizedPart(spec.transform, bits, lambda quantized: quantized.codes)
+    beside = replace(spec, shape=(rows, blocks), quantizable=False, derived=True)
+    return [
+        replace(
+            spec,
+            dtype=CODE_DTYPES[bits],
+            transform=codes,
+            stored_shape=(rows, blocks, BLOCK_COLUMNS * bits // 8),
+        ),
+        replace(
+            beside,
+            name=scale_name(spec.name),
+            transform=replace(codes, choose=lambda quantized: quantized.scales),
+        ),
+        replace(
+            beside,
+            name=zero_point_name(spec.name),
+            dtype=CODE_DTYPES[bits],
+            transform=replace(codes, choose=lambda quantized: quantized.zero_points),
+            stored_shape=(rows, blocks * bits // 8),
+        ),
+    ]

@@ -1,0 +1,158 @@
+"""Bundles with weights in blocks, from checkpoint to tokens: both families, both widths, both layouts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from trained_checkpoints import QWEN, RWKV, TRAINED, last_words_as_the_reference, logit_error
+
+from rowpack import BuildRequest, build, build_stages
+from rowpack.build_report import BuildReport
+from rowpack.engines.backend import EngineBuild, EngineOrder
+from rowpack.engines.options import EngineOptions
+from rowpack.engines.ort import OrtBackend, OrtBuilder
+from rowpack_loaders import RowpackError, load, open_bundle
+from rowpack_loaders.session import Session
+from rowpack_loaders.validation import validate
+
+WIDTHS = ("int8", "int4")
+# What was measured (docs/benchmarks.md), and a third more.
+LARGEST_MEAN_LOGIT_ERROR = {"int8": 0.02, "int4": 0.11}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], BuildReport]:
+    """Build each trained checkpoint in each width, split, once."""
+    folder = tmp_path_factory.mktemp("bundles")
+    return {
+        (family, width): build(
+            BuildRequest(
+                checkpoint, folder / f"{family}-{width}.bundle", quantization=width, decoder_engine_layout="split"
+            )
+        )
+        for family, checkpoint in TRAINED.items()
+        for width in WIDTHS
+    }
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("family", TRAINED)
+class TestBundle:
+    def test_is_valid_and_says_what_it_needs(self, built: Any, family: str, width: str) -> None:
+        path = built[family, width].path
+        assert validate(path).errors == []
+        with open_bundle(path) as bundle:
+            manifest: Any = bundle.manifest
+        assert manifest["model"]["precision"] == "fp32"
+        assert manifest["model"]["quantization"] == width
+        assert manifest["model"]["head_quantization"] == width
+        for engine in manifest["engines"].values():
+            assert engine["requires"] == ["com.microsoft.MatMulNBits"]
+            resident = engine["resident_bytes"]
+            assert resident["shared"] is True
+            assert 0 < resident["private"] < resident["weights"]
+        assert manifest["layout_decision"]["copies"] == 2
+
+    def test_answers_like_the_reference(self, built: Any, family: str, width: str) -> None:
+        path = built[family, width].path
+        assert logit_error(path, TRAINED[family]) <= LARGEST_MEAN_LOGIT_ERROR[width]
+        assert last_words_as_the_reference(path, TRAINED[family], 12) >= {"int8": 0.8, "int4": 0.4}[width]
+
+    def test_chunks_and_token_loop_agree(self, built: Any, family: str, width: str) -> None:
+        decoder = load(built[family, width].path, threads=1)
+        prompt = [int(token) for token in np.random.default_rng(5).integers(3, 2000, 66)]
+        ways = [decoder.session().prefill(prompt, mode=mode).copy() for mode in ("chunked", "token-loop")]
+        scale = np.abs(ways[0]).max()
+        assert np.abs(ways[0] - ways[1]).max() / scale <= 0.1
+
+
+def test_half_the_width_is_a_smaller_file(built: Any) -> None:
+    for family in TRAINED:
+        assert built[family, "int4"].file_bytes < 0.8 * built[family, "int8"].file_bytes
+
+
+def test_single_and_split_decode_the_same(built: Any, tmp_path: Path) -> None:
+    single = build(BuildRequest(QWEN, tmp_path / "single.bundle", quantization="int8", decoder_engine_layout="single"))
+    prompt = list(range(20, 40))
+    results = []
+    for path in (single.path, built["qwen3_5", "int8"].path):
+        session: Session = load(path, threads=1).session()
+        results.append(session.prefill(prompt, mode="token-loop").copy())
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize("checkpoint", [QWEN, RWKV], ids=["tied", "untied"])
+def test_the_head_can_stay_in_float32(checkpoint: Path, tmp_path: Path) -> None:
+    report = build(BuildRequest(checkpoint, tmp_path / "out.bundle", quantization="int4", head_quantization="none"))
+    with open_bundle(report.path) as bundle:
+        manifest: Any = bundle.manifest
+    assert "head_quantization" not in manifest["model"]
+    assert validate(report.path).errors == []
+
+
+def test_a_build_gives_the_same_bundle_again(built: Any, tmp_path: Path) -> None:
+    again = build(
+        BuildRequest(
+            RWKV,
+            tmp_path / "again.bundle",
+            quantization="int4",
+            decoder_engine_layout="split",
+        )
+    )
+    assert again.content_digest == built["rwkv", "int4"].content_digest
+    assert again.path.read_bytes() == built["rwkv", "int4"].path.read_bytes()
+
+
+class _WrongEngines(OrtBackend):
+    def open_builder(self, options: EngineOptions, quantization: str | None = None) -> OrtBuilder:
+        return _WrongBuilder()
+
+
+class _WrongBuilder(OrtBuilder):
+    """Gives one projection of the decode engine the scales of another."""
+
+    def build_engine(self, order: EngineOrder, *arguments: Any) -> EngineBuild:
+        if order.role == "decode":
+            products = [node for node in order.model.graph.node if node.op_type == "MatMulNBits"]
+            shapes = {tensor.name: tuple(tensor.dims) for tensor in order.model.graph.initializer}
+            first, second = [node for node in products if shapes[node.input[1]] == shapes[products[0].input[1]]][:2]
+            first.input[1:] = second.input[1:]
+        return super().build_engine(order, *arguments)
+
+
+@pytest.mark.parametrize("checkpoint", [QWEN, RWKV], ids=["qwen3_5", "rwkv"])
+def test_a_wrong_engine_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> None:
+    monkeypatch.setattr(build_stages, "find_backend", lambda name: _WrongEngines())
+    with pytest.raises(RowpackError) as caught:
+        build(BuildRequest(checkpoint, tmp_path / "out.bundle", quantization="int8", decoder_engine_layout="single"))
+    assert caught.value.code == "verification_failed"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"precision": "fp16"}, "quantization_precision"),
+        ({"precision": "bf16"}, "quantization_precision"),
+        ({"quantization": "int3"}, "quantization_unknown"),
+        ({"head_quantization": "int3"}, "quantization_unknown"),
+        ({"quantization": None, "head_quantization": "int8"}, "head_quantization_unsupported"),
+        ({"quantization": "fp8", "precision": "fp16", "head_quantization": "int8"}, "head_quantization_unsupported"),
+    ],
+)
+def test_requests_that_cannot_be(tmp_path: Path, changes: dict[str, Any], code: str) -> None:
+    request = BuildRequest(QWEN, tmp_path / "out.bundle", quantization="int8")
+    with pytest.raises(RowpackError) as caught:
+        replace(request, **changes)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("backend", ["trt", "trt_rtx"])
+def test_compilers_take_no_whole_numbers(tmp_path: Path, backend: str) -> None:
+    with pytest.raises(RowpackError) as caught:
+        build(BuildRequest(QWEN, tmp_path / "out.bundle", backend=backend, quantization="int8"))
+    assert caught.value.code == "quantization_unsupported"
