@@ -3,6 +3,7 @@
     python benchmarks/lowerings.py
     python benchmarks/lowerings.py --shape qwen3_5-4b --without-models
     python benchmarks/lowerings.py --folder /tmp/lowerings --prompt-tokens 8,64,142
+    python benchmarks/lowerings.py --quantization int4
 
 Every form runs in turn in one process, as the loader sets sessions up; the tables give medians, and ratios to the plain
 form. More rows than 64 take the plain form several calls. ``deviation`` is the largest difference from the plain form,
@@ -132,14 +133,22 @@ def model_table(shape: str, folder: Path, arguments: argparse.Namespace) -> str:
     from rowpack.graph.model import serialize
     from rowpack.model_preparation import prepare_model
     from rowpack.synthesis import synthesize
-    from rowpack_loaders import Decoder, open_bundle
+    from rowpack_loaders import open_bundle
+    from rowpack_loaders.decoder import Decoder
     from rowpack_loaders.model_description import describe_model
     from rowpack_loaders.runtimes import load_runtime
 
-    checkpoint_folder, bundle_path = folder / shape, folder / f"{shape}-fp32.bundle"
+    checkpoint_folder, bundle_path = folder / shape, folder / f"{shape}-{arguments.quantization or 'fp32'}.bundle"
     if not checkpoint_folder.exists():
         synthesize(shape, checkpoint_folder, layout="flat")
-    request = BuildRequest(checkpoint_folder, bundle_path, decoder_engine_layout="split", verify=False)
+    request = BuildRequest(
+        checkpoint_folder,
+        bundle_path,
+        quantization=arguments.quantization,
+        decoder_engine_layout="split",
+        verify=False,
+        allow_missing_tokenizer=True,
+    )
     if not bundle_path.exists():
         build(request)
     with open_checkpoint(checkpoint_folder, allow_missing_tokenizer=True) as checkpoint:
@@ -202,6 +211,7 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=_numbers, default=[8, 64, 142], metavar="8,64,…")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--without-models", action="store_true", help="only the operators, which takes a minute")
+    parser.add_argument("--quantization", help="of the whole model's projections, such as int4")
     parser.add_argument("--folder", type=Path, help="keep checkpoint and bundle here between runs")
     arguments = parser.parse_args()
     print(describe_machine(arguments.threads, rowpack_version()), end="\n\n")

@@ -1,10 +1,11 @@
 """Measure what quantised projections cost in accuracy, on trained checkpoints with reference answers.
 
-    python benchmarks/quantization_accuracy.py [--checkpoint FOLDER] [--items 150]
+    python benchmarks/quantization_accuracy.py [--backend ort|trt_rtx] [--checkpoint FOLDER] [--items 150]
 
-ONNX Runtime executes the exported graph with its Q/DQ nodes (E2M1, which it lacks, by plain operators) in fp16. A
-checkpoint needs ``golden.json``: prompts with the reference's logits and greedy tokens, and verses without their last
-word. Prints a table for ``docs/benchmarks.md``.
+``ort``: bundles in float32, int8 and int4, with and without the head, run by the loader. ``trt_rtx``: ONNX Runtime
+executes the exported graph with its Q/DQ nodes (E2M1, which it lacks, by plain operators) in fp16. A checkpoint needs
+``golden.json``: prompts with the reference's logits and greedy tokens, and verses without their last word. Prints a table
+for ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from rowpack import build
 from rowpack.checkpoint import open_checkpoint
 from rowpack.export import export_graph
 from rowpack.graph.dtypes import numpy_dtype
@@ -28,6 +30,7 @@ from rowpack.graph.model import serialize
 from rowpack.model_preparation import BuildRequest, prepare_model
 from rowpack.verification.runnable_graphs import runnable
 from rowpack.weights import WEIGHTS_SECTION, stream_weights
+from rowpack_loaders import load
 
 ROOT = Path(__file__).parents[1]
 TRAINED = (ROOT / "packager" / "rowpack" / "demo_checkpoint", ROOT / "tests" / "data" / "rwkv4-kjv-3.7m")
@@ -36,6 +39,28 @@ GREEDY_TOKENS = 32
 PRECISION = "fp16"
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A quantization, and for the processor what the head is stored in."""
+
+    name: str
+    quantization: str | None = None
+    head: str | None = None
+
+
+VARIANTS = {
+    "ort": (
+        Variant("none (float32)"),
+        Variant("int8, head none", "int8", "none"),
+        Variant("int8", "int8"),
+        Variant("int4, head none", "int4", "none"),
+        Variant("int4, head int8", "int4", "int8"),
+        Variant("int4", "int4"),
+    ),
+    "trt_rtx": (Variant("none"), Variant("fp8", "fp8"), Variant("nvfp4", "nvfp4")),
+}
 
 
 @dataclass(frozen=True)
@@ -53,12 +78,41 @@ class Accuracy:
     items: int
 
 
-class Model:
+class Bundle:
+    """A bundle for the processor, run by the loader as anybody would."""
+
+    def __init__(self, checkpoint_folder: Path, variant: Variant, folder: Path) -> None:
+        request = BuildRequest(
+            checkpoint_folder,
+            folder / "model.bundle",
+            quantization=variant.quantization,
+            head_quantization=variant.head,
+            decoder_engine_layout="split",
+            verify=False,
+        )
+        self._session = load(build(request).path).session()
+
+    def feed_prompt(self, ids: Sequence[int]) -> Array:
+        """Run a prompt from the start; return the last row's logits."""
+        logits: Array = self._session.prefill(ids)
+        return logits
+
+    def feed_token(self, token: int) -> Array:
+        """Run one more row; return its logits."""
+        logits: Array = self._session.step(token)
+        return logits
+
+
+class ExportedGraph:
     """The exported graph of a checkpoint with its weights in a folder of its own."""
 
-    def __init__(self, checkpoint_folder: Path, quantization: str | None, folder: Path) -> None:
+    def __init__(self, checkpoint_folder: Path, variant: Variant, folder: Path) -> None:
         request = BuildRequest(
-            checkpoint_folder, folder / "unused", backend="trt_rtx", precision=PRECISION, quantization=quantization
+            checkpoint_folder,
+            folder / "unused",
+            backend="trt_rtx",
+            precision=PRECISION,
+            quantization=variant.quantization,
         )
         with open_checkpoint(checkpoint_folder, allow_missing_tokenizer=True) as checkpoint:
             prepared = prepare_model(checkpoint, request)
@@ -73,12 +127,22 @@ class Model:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         self.session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        self._sequence = RunningSequence(self)
+
+    def feed_prompt(self, ids: Sequence[int]) -> Array:
+        """Run a prompt from the start; return the last row's logits."""
+        self._sequence = RunningSequence(self)
+        return self._sequence.feed(ids)
+
+    def feed_token(self, token: int) -> Array:
+        """Run one more row; return its logits."""
+        return self._sequence.feed([token])
 
 
 class RunningSequence:
     """One sequence: its states, and its caches as long as they are filled."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: ExportedGraph) -> None:
         self._model = model
         self._position = 0
         self._values: dict[str, Array] = {}
@@ -106,39 +170,39 @@ class RunningSequence:
         logits: Array = results["logits"][0]
         return logits
 
-    def greedy(self, logits: Array, count: int) -> list[int]:
-        """Return ``count`` greedy tokens after ``logits``."""
-        tokens = [int(logits.argmax())]
-        while len(tokens) < count:
-            tokens.append(int(self.feed(tokens[-1:]).argmax()))
-        return tokens
+
+MODELS: dict[str, type[Bundle | ExportedGraph]] = {"ort": Bundle, "trt_rtx": ExportedGraph}
 
 
-def measure(checkpoint: Path, quantization: str | None, most_items: int) -> Accuracy:
-    """Return how the checkpoint answers in one quantization."""
+def greedy(model: Bundle | ExportedGraph, logits: Array, count: int) -> list[int]:
+    """Return ``count`` greedy tokens after ``logits``."""
+    tokens = [int(logits.argmax())]
+    while len(tokens) < count:
+        tokens.append(int(model.feed_token(tokens[-1]).argmax()))
+    return tokens
+
+
+def measure(checkpoint: Path, backend: str, variant: Variant, most_items: int) -> Accuracy:
+    """Return how the checkpoint answers in one variant."""
     golden = json.loads((checkpoint / "golden.json").read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
-        model = Model(checkpoint, quantization, Path(folder))
+        model = MODELS[backend](checkpoint, variant, Path(folder))
         errors, equal, tokens = [], 0, 0
         for case in golden["cases"]:
             if len(case["prompt_ids"]) > LONGEST_PROMPT:
                 continue
-            sequence = RunningSequence(model)
-            logits = sequence.feed(case["prompt_ids"])
+            logits = model.feed_prompt(case["prompt_ids"]).copy()
             scale = max(abs(value) for _, value in case["last_row_top5"])
             errors.append(max(abs(float(logits[token]) - value) for token, value in case["last_row_top5"]) / scale)
-            found = sequence.greedy(logits, GREEDY_TOKENS)
+            found = greedy(model, logits, GREEDY_TOKENS)
             pairs = list(zip(found, case["greedy_ids"], strict=False))
             equal += next((index for index, (ours, theirs) in enumerate(pairs) if ours != theirs), len(pairs))
             tokens += len(pairs)
         items = golden["last_word"]["items"][:most_items]
-        answers = []
-        for item in items:
-            sequence = RunningSequence(model)
-            answers.append(sequence.greedy(sequence.feed(item["context_ids"]), len(item["reference_ids"])))
+        answers = [greedy(model, model.feed_prompt(item["context_ids"]), len(item["reference_ids"])) for item in items]
     return Accuracy(
         checkpoint.name,
-        quantization or "none",
+        variant.name,
         float(np.mean(errors)),
         float(np.max(errors)),
         equal / tokens,
@@ -167,15 +231,16 @@ def table(results: list[Accuracy]) -> str:
 
 
 def main() -> int:
-    """Measure every checkpoint without quantization and with each."""
+    """Measure every checkpoint without quantization and with each of the backend's."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--checkpoint", action="append", type=Path, help="a folder with golden.json; may be repeated")
     parser.add_argument("--items", type=int, default=150, help="verses to complete")
+    parser.add_argument("--backend", choices=VARIANTS, default="ort", help="whose quantizations are measured")
     arguments = parser.parse_args()
     results = []
     for checkpoint in arguments.checkpoint or TRAINED:
-        for quantization in (None, "fp8", "nvfp4"):
-            results.append(measure(checkpoint, quantization, arguments.items))
+        for variant in VARIANTS[arguments.backend]:
+            results.append(measure(checkpoint, arguments.backend, variant, arguments.items))
             print(results[-1], file=sys.stderr)
     print(table(results))
     return 0

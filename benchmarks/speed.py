@@ -9,7 +9,7 @@ first token is the sum of the three), then each prompt length once to warm up an
 over the rounds, ratios to the first row. A contender that cannot run here stays in the table's list with the reason.
 
 Decode is compared with the time to read the weights once at the bandwidth measured in the same run
-(``read_bandwidth.py``).
+(``read_bandwidth.py``): the best of probes before the first class and after each.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="speed-", dir=arguments.work_folder) as scratch:
         folder = arguments.folder or Path(scratch)
         store = ArtifactStore(arguments.shape, folder, environments, arguments.cache_rows)
-        bandwidth = measure_read_bandwidth(arguments.threads)
         machine = describe_machine(arguments.threads, {})
+        bandwidth = measure_read_bandwidth(arguments.threads)
         reports = []
         for precision in arguments.precision or PRECISIONS:
             reports.append(measure_class(precision, store, arguments))
+            again = measure_read_bandwidth(arguments.threads)
+            bandwidth = max(bandwidth, again, key=lambda measured: measured.bytes_per_second)
             print(class_section(reports[-1], bandwidth.bytes_per_second), flush=True)
             if arguments.folder is None:
                 for contender in select([precision], arguments.contender):
