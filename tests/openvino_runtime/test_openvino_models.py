@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,18 @@ def test_two_sessions_in_turn_do_not_disturb_each_other(on_openvino: OnOpenVino)
     for step, token_id in enumerate((3, 4, 5)):
         for session, expected in zip(sessions, alone, strict=True):
             assert np.array_equal(session.step(token_id), expected[step])
+
+
+def test_sessions_in_several_threads(on_openvino: OnOpenVino) -> None:
+    prompts = [list(reference_cases(on_openvino.checkpoint)[number].prompt_ids) for number in (8, 9, 10)]
+
+    def run(prompt: list[int]) -> Any:
+        session = on_openvino.decoder.session()
+        session.prefill(prompt)
+        return [session.step(token_id).copy() for token_id in range(3, 9)]
+
+    alone = [run(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        together = list(threads.map(run, prompts))
+    for found, expected in zip(together, alone, strict=True):
+        assert np.array_equal(found, expected)
