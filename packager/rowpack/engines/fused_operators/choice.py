@@ -29,19 +29,20 @@ FASTER_ON_THE_CPU = FusedChoice(
     decode=_FASTER,
     prefill=_FASTER,
 )
-"""What ``auto`` takes: measured by benchmarks/lowerings.py with ONNX Runtime 1.32 at the 0.8B shape, float32, on two
-cores with AVX2, in multiples of the plain subgraph's time in the same run.
+"""What ``auto`` takes: measured by benchmarks/lowerings.py with ONNX Runtime 1.32 at the 0.8B shape on two busy cores
+with AVX2, in multiples of the plain subgraph's time in the same run.
 
 | operator | 1 row | 8 rows | 64 rows |
 | --- | --- | --- | --- |
-| LinearAttention | 0.5–0.6 | 0.2 | 1.0 |
-| SkipSimplifiedLayerNormalization | 0.6 | | 0.7 |
+| LinearAttention | 0.5–0.7 | 0.2 | 0.6–1.3 |
+| SkipSimplifiedLayerNormalization | 0.6 | not measured | 0.7–0.9 |
 | CausalConvWithState | 1.1 | 2–4 | 2–3 |
-| GroupQueryAttention over 512 cached rows | 2–3 | 2.5 | 1.0–1.6 |
+| GroupQueryAttention over 512 cached rows | 1.5–3.5 | 2.5 | 1.0–1.6 |
 
 LinearAttention reads and writes the state once, where plain operators pass through it four times, and does no work for
-rows that are not there: a whole model's prompt of 8 tokens took 0.68 times as long, one of 64 tokens and a step, which
-mostly read weights, 1.0. The others turn rows into columns and back, or both caches around, in every call.
+rows that are not there. Whole models, float32, with LinearAttention alone: a prompt of 8 tokens 0.68, one of 64 tokens
+and a step, which mostly read weights, 1.0. Projections in int4, with both: a prompt of 8 tokens 0.51, a step 0.83. The
+other operators turn rows into columns and back, or both caches around, in every call.
 """
 
 Probe = Callable[["FusedOperator", Sequence[Sequence[int | str]], Mapping[str, Any]], ProbeOutcome]
