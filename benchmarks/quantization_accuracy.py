@@ -4,8 +4,8 @@
 
 ``ort``: bundles in float32, int8 and int4, with and without the head, run by the loader. ``trt_rtx``: ONNX Runtime
 executes the exported graph with its Q/DQ nodes (E2M1, which it lacks, by plain operators) in fp16. A checkpoint needs
-``golden.json``: prompts with the reference's logits and greedy tokens, and verses without their last word. Prints a table
-for ``docs/benchmarks.md``.
+``golden.json``: prompts with the reference's logits and greedy tokens, and verses without their last word. Prints a
+table for ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class OrtRuntime:
         }
         self._values = values
         # A graph that takes any number of rows can serve both roles, as one session with one set of weights.
-        first_role = {id(onnx_bytes): role for role, onnx_bytes in reversed(engines.items())}
+        first_role = {id(onnx_bytes): role for role, onnx_bytes in reversed(list(engines.items()))}
         with ThreadPoolExecutor(len(first_role)) as pool:
             loading = {
                 role: pool.submit(self._load, model.engines[role], engines[role], values)

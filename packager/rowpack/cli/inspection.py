@@ -55,7 +55,7 @@ class Inspection:
         """
         decision = self._decision()
         weight_bytes = None if decision is None else decision.integer("weight_bytes")
-        both_weight_bytes = None if decision is None else decision.integer("copies") * decision.integer("weight_bytes")
+        both_weight_bytes = None if decision is None else _both_weight_bytes(decision)
         prefill_bytes = self._prefill_bytes()
         file_bytes = self._bundle.container.file_size
         return {
@@ -98,7 +98,9 @@ class Inspection:
         parameters = "parameters not counted" if count is None else count_of(count, "parameter")
         yield "family", f"{model.text('family')} ({model.text('architecture')}), {parameters}"
         quantization = model.optional_text("quantization")
-        yield "precision", model.text("precision") + (f", {quantization}" if quantization else "")
+        head = model.optional_text("head_quantization") if "head_quantization" in model.raw else None
+        stored = f", {quantization}" if quantization else ""
+        yield "precision", model.text("precision") + stored + (f" (output projection {head})" if head else "")
         decision = self._decision()
         decided = f"{self._bundle.decoder_engine_layout}: how it was decided is not known"
         yield "layout", decided if decision is None else layout_in_words(decision)
@@ -181,6 +183,13 @@ def operators_in_words(engine: Fields) -> str:
     lowering = engine.optional_text("lowering") or "unknown"
     names = [str(name) for name in _array(engine, "requires")]
     return f"{lowering} operators" + (f"; needs {', '.join(names)}" if names else "")
+
+
+def _both_weight_bytes(decision: Fields) -> int:
+    """Return what a pair holds of weights: what was counted, where engines pack a part of them each for itself."""
+    needed = decision.optional_integer("needed_bytes") if "needed_bytes" in decision.raw else None
+    copies = decision.integer("copies") * decision.integer("weight_bytes")
+    return copies if needed is None else min(needed, copies)
 
 
 def target_in_words(target: Fields) -> str:
