@@ -1,8 +1,8 @@
 """Rows in blocks of whole numbers: each 32 columns share a scale and a zero point, so that w ≈ (q − z) · s.
 
 The form is ONNX's blocked DequantizeLinear and ONNX Runtime's MatMulNBits. Zero points cost an eighth of a bit a weight
-and no time; with them the logits of the small trained models are off by a tenth to a third less than with symmetric
-blocks, and blocks of 32 answer better than 64 or 128 at the same speed a row (docs/benchmarks.md).
+and no time that could be measured; with them the logits of the small trained models in four bits are off by a quarter
+to a third less than with blocks around zero. Blocks of 64 are off by a tenth to two fifths more, and no faster.
 
 A row is quantised by itself, so rows can be quantised as they stream by.
 """
