@@ -82,12 +82,14 @@ class ExternalData:
 
 def external_data(model: bytes, *, where: str) -> list[ExternalData]:
     """Return the external references of the main graph's initializers; raise ``onnx_malformed`` for broken bytes."""
-    references = []
-    for graph in Message(memoryview(model), where).messages(MODEL_GRAPH):
-        for tensor in Message(graph, where).messages(GRAPH_INITIALIZER):
-            reference = read_reference(Message(tensor, where))
-            if reference is not None:
-                references.append(reference)
+    references: list[ExternalData] = []
+    graph = Message(memoryview(model), where).message(MODEL_GRAPH)
+    if graph is None:
+        return references
+    for tensor in Message(graph, where).messages(GRAPH_INITIALIZER):
+        reference = read_reference(Message(tensor, where))
+        if reference is not None:
+            references.append(reference)
     return references
 
 
