@@ -74,9 +74,16 @@ def measure_prompts(
 
 
 def expected_seconds(figures: Sequence[PromptFigures], contender: str, tokens: int) -> float:
-    """Return how long a prompt will take at least, from the longest that was run: its cost a token stays or grows."""
+    """Return how long a prompt will take at least: as the longest that was run, and as much more for each further token
+    as between the last two; what is read once a prompt does not grow."""
     known = [entry for entry in figures if entry.contender == contender]
-    return known[-1].prefill_ms / 1e3 * tokens / known[-1].tokens if known else 0.0
+    if not known:
+        return 0.0
+    last = known[-1]
+    slope_ms = 0.0
+    if len(known) > 1:
+        slope_ms = max(0.0, (last.prefill_ms - known[-2].prefill_ms) / (last.tokens - known[-2].tokens))
+    return (last.prefill_ms + slope_ms * (tokens - last.tokens)) / 1e3
 
 
 def measure_length(process: ContenderProcess, name: str, prompt: list[int]) -> PromptFigures:

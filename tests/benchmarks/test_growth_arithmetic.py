@@ -44,9 +44,14 @@ def test_the_exponents_of_a_chunk_have_one_row_more() -> None:
 
 
 def test_what_a_prompt_will_take_follows_from_the_longest_run() -> None:
-    figures = [prompt(1, 100.0), prompt(4, 200.0), prompt(4, 9e9, contender="b")]
-    assert expected_seconds(figures, "a", 16) == pytest.approx(0.8)
+    figures = [prompt(1, 100.0), prompt(5, 500.0), prompt(5, 9e9, contender="b")]
+    assert expected_seconds(figures, "a", 15) == pytest.approx(1.5)
     assert expected_seconds(figures, "c", 16) == 0.0
+
+
+def test_what_is_read_once_a_prompt_is_not_expected_to_grow() -> None:
+    assert expected_seconds([prompt(1, 5000.0)], "a", 4) == pytest.approx(5.0)
+    assert expected_seconds([prompt(1, 5000.0), prompt(4, 4800.0)], "a", 16) == pytest.approx(4.8)
 
 
 def test_prompts_that_one_contender_did_not_run_stay_empty() -> None:
