@@ -160,7 +160,7 @@ def _build_into(
         worst_error: dict[str, float] = {}
         if request.verify:
             with reference_model(prepared, exported, weights_range, checkpoint, request.output, progress) as reference:
-                facts, worst_error = _verify(writer, facts, reference, weights_range, backend, progress)
+                facts, worst_error = _verify(writer, facts, reference, weights_range, progress)
     manifest = build_manifest(facts)
     memory = memory_need(manifest)
     tight = memory_warning(decision, memory)
@@ -241,7 +241,6 @@ def _verify(
     facts: ManifestFacts,
     reference: ReferenceModel,
     weights_range: FileRange,
-    backend: Backend,
     progress: Progress,
 ) -> tuple[ManifestFacts, dict[str, float]]:
     """Run the engines, or the graphs they were compiled from, on the unpublished file; add the golden vectors."""

@@ -50,7 +50,6 @@ def test_both_flavours_are_backends() -> None:
         backend = find_backend(name)
         assert (backend.name, backend.on_gpu, backend.weights_in_bundle) == (name, True, False)
         assert not backend.shares_weights("fp32")
-        assert backend.executed == "graphs"
         assert backend.graph_form(512).cache_capacity_rows == 512
 
 

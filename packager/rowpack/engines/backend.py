@@ -199,7 +199,6 @@ class Backend(Protocol):
     """Whether the engines run on a GPU, whose memory then bounds them; otherwise on the processor."""
     weights_in_bundle: bool
     """Whether the bundle carries a weight section; engines that hold their weights need none."""
-    executed: Executed
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
         """Raise RowpackError where the backend cannot run ``precision``, or projections in ``quantization``."""

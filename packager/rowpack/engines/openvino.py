@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Executed, FileRange, OnProgress
+from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, FileRange, OnProgress
 from rowpack.engines.options import EngineOptions, option_flag
 from rowpack.engines.ort import SECTIONS, SerializedGraph
 from rowpack.gate import SplitVeto
@@ -28,7 +28,6 @@ class OpenVinoBackend:
     name = "openvino"
     on_gpu = False
     weights_in_bundle = True
-    executed: Executed = "engines"
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
         """Refuse what is no precision of the CPU plugin, and quantised projections."""

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Executed, FileRange, OnProgress
+from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, FileRange, OnProgress
 from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.engines.options import EngineOptions, option_flag
 from rowpack.gate import SplitVeto
@@ -31,7 +31,6 @@ class OrtBackend:
     name = "ort"
     on_gpu = False
     weights_in_bundle = True
-    executed: Executed = "engines"
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
         """Refuse bfloat16 and small floats, which ONNX Runtime's CPU provider has no products for."""

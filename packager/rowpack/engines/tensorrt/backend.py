@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, Executed, FileRange, OnProgress
+from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, FileRange, OnProgress
 from rowpack.engines.options import EngineOptions
 from rowpack.engines.tensorrt.builder_process import ask_library
 from rowpack.engines.tensorrt.flavour import Flavour
@@ -30,8 +30,6 @@ class TensorRtBackend:
 
     on_gpu = True
     weights_in_bundle = False
-    # A plan runs on the GPU it is for; what the build machine can run is the graph it was compiled from.
-    executed: Executed = "graphs"
 
     def __init__(self, flavour: Flavour, ask: AskLibrary = ask_library) -> None:
         self.flavour = flavour
