@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every figure here")
     arguments = parser.parse_args()
     environments = Environments(arguments.peers_python, arguments.llama_cpp)
-    machine = describe_machine(0, rowpack_version())
+    machine = describe_machine(None, rowpack_version())
     with tempfile.TemporaryDirectory(prefix="builds-", dir=arguments.work_folder) as scratch:
         store = ArtifactStore(arguments.shape, Path(scratch), environments, 4096)
         rows, absent = measure(store, arguments.contender, arguments.rounds)

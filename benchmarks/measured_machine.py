@@ -30,14 +30,15 @@ def read_cpuinfo() -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def describe_machine(threads: int, versions: Mapping[str, str]) -> str:
+def describe_machine(threads: int | None, versions: Mapping[str, str]) -> str:
     """Return one sentence for the head of a table. Take it when the measuring begins: it holds the load average."""
     cpuinfo = read_cpuinfo()
     memory_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    used = "" if threads is None else f"{threads} threads used, "
     software = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return (
         f"{processor_name(cpuinfo)} ({', '.join(processor_features(cpuinfo)) or 'no features named'}), "
-        f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {threads} threads used, load average {os.getloadavg()[0]:.1f} "
+        f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {used}load average {os.getloadavg()[0]:.1f} "
         f"before; Python {platform.python_version()}{', ' if software else ''}{software}"
     )
 

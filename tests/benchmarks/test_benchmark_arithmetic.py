@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from markdown_table import markdown_table, megabytes, with_ratio
-from measured_machine import processor_features, processor_name
+from measured_machine import describe_machine, processor_features, processor_name
 from measured_process import CommandError, last_words, run_measured, size_of
 from read_bandwidth import bytes_read_a_token, measure_read_bandwidth
 from resident_memory import read_resident_memory
@@ -99,3 +99,10 @@ def test_sizes_count_every_file_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "b" / "c").write_bytes(b"12")
     assert size_of(tmp_path) == 5
     assert size_of(tmp_path / "a") == 3
+
+
+def test_a_machine_is_described_with_threads_where_they_count() -> None:
+    assert "2 threads used" in describe_machine(2, {"b": "2", "a": "1"})
+    described = describe_machine(None, {"b": "2", "a": "1"})
+    assert "threads" not in described
+    assert described.endswith("a 1, b 2")
