@@ -119,7 +119,7 @@ def test_what_another_processor_measures_is_not_in_the_content_digest(
     digest = content_digest(manifest)
     assert digest == manifest["content_digest"]
     manifest["sections"]["golden.msgpack.zst"].update(sha256="0" * 64, length=1)
-    manifest["layout_decision"].update(capacity_bytes=2**40, budget_bytes=2**39, capacity_source="device", reason="too_large")
+    manifest["layout_decision"].update(capacity_bytes=2**40, capacity_source="device", reason="too_large")
     manifest["self_test"]["executed"] = "graphs"
     assert content_digest(manifest) == digest
     for section in ("engine.onnx", "weights.safetensors", "tokenizer.json", "runtime.json"):

@@ -242,7 +242,8 @@ def test_states_handed_through_keep_the_outputs_names(lowering: Lowering) -> Non
 
 
 def test_passes_have_names_that_say_what_they_do() -> None:
-    names = [step.name for step in (*decode_passes(), *prefill_passes(64))]
-    assert "GatedDeltaRule by DeltaRuleChunk" in names
-    assert "Wkv4 by wkv_row" in names
-    assert len(set(names)) == len(names)
+    decode, prefill = ([step.name for step in passes] for passes in (decode_passes(), prefill_passes(64)))
+    assert "GatedDeltaRule by DeltaRuleChunk" in prefill
+    assert "Wkv4 by wkv_row" in decode
+    for names in (decode, prefill):
+        assert len(set(names)) == len(names)

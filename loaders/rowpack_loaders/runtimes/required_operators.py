@@ -24,7 +24,7 @@ def check_required_operators(needs: Iterable[EngineNeeds], offered: Container[st
                 f"The installed runtime lacks operators of the {engine.role} engine",
                 where=engine.pointer("requires"),
                 found=f"{product} without {', '.join(missing)}"[:400],
-                expected=f"one that has them, as {engine.backend} {engine.backend_version} has, by which the bundle was built",
+                expected=f"one that has them, as {engine.backend} {engine.backend_version} has",
                 remedy="Update the runtime, or build the bundle with --lowering plain",
             )
 

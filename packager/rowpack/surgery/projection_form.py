@@ -22,9 +22,8 @@ class WeightOnTheLeft:
     With ``beside``, the name of an operator, only graphs that have it are changed, and those over one row as well.
     """
 
-    name = "weight on the left"
-
     def __init__(self, *, beside: str | None = None) -> None:
+        self.name = "weight on the left" if beside is None else f"weight on the left beside {beside}"
         self._beside = beside
 
     def check_before(self, graph: gs.Graph) -> None:
