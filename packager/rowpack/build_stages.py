@@ -32,6 +32,7 @@ from rowpack.host_need import check_host_memory
 from rowpack.input_digests import InputDigests, input_record
 from rowpack.layout_stage import (
     build_memory_need,
+    check_promised_layout,
     check_target_gpu,
     decide,
     decide_as_built,
@@ -141,7 +142,9 @@ def _build_into(
     check_host_memory(need, available_bytes, override=request.ignore_host_memory)
     form = backend.graph_form(prepared.max_cache_length)
     orders = engine_orders(prepared, graphs, request.prefill_rows, form)
-    _add_small_sections(writer, request, checkpoint, prepared)
+    # Loaders that predate the manifest are told of a prefill engine only where there is one.
+    told = request if decision.layout == "split" else replace(request, runtime_json_layout="single")
+    _add_small_sections(writer, told, checkpoint, prepared)
     with ExitStack() as scratch, MemorySampler() as sampler:
         weights = _weight_pieces(prepared, checkpoint, progress)
         if backend.weights_in_bundle:
@@ -153,10 +156,11 @@ def _build_into(
             engines = add_engines(writer, builder, orders, weights_range, request.plan_encoding, progress)
             decision = decide_as_built(decision, engines)
             if decision.layout == "single" and len(engines) > 1:
+                check_promised_layout(told.runtime_json_layout)
                 writer.drop_section(engines.pop().section)
         with progress.stage("inputs", "waiting for the digests of the checkpoint's files"):
             inputs = digests.records()
-        facts = _manifest_facts(request, checkpoint, prepared, decision, backend, engines, inputs)
+        facts = _manifest_facts(told, checkpoint, prepared, decision, backend, engines, inputs)
         worst_error: dict[str, float] = {}
         if request.verify:
             with reference_model(prepared, exported, weights_range, checkpoint, request.output, progress) as reference:

@@ -120,6 +120,19 @@ def build_memory_need(
     )
 
 
+def check_promised_layout(runtime_json_layout: str) -> None:
+    """Refuse to take a prefill plan back that ``runtime.json`` has told of; raises ``runtime_json_split_unbuilt``."""
+    if runtime_json_layout == "split":
+        raise RowpackError(
+            "runtime_json_split_unbuilt",
+            "the pair turned out not to fit the device, and loaders that predate the manifest were told of it",
+            where="--runtime-json",
+            found="split, for a bundle that must be single",
+            expected="single",
+            remedy="Leave --runtime-json out, or build for a device with more memory.",
+        )
+
+
 def memory_warning(decision: LayoutDecision, need: MemoryNeed) -> Problem | None:
     """Return a warning when the weights fit the budget, and everything a loader takes does not fit the device."""
     capacity = decision.capacity.byte_count

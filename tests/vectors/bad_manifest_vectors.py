@@ -285,6 +285,17 @@ def add_runtime_json() -> None:
     for name, (change, code, what) in changes.items():
         VECTORS.invalid(f"runtime-json-{name}", (code,), what, bent(change))
 
+    def untrue(parts: BundleParts) -> None:
+        parts.runtime_json["decoder_engine_layout"] = "split"
+        parts.manifest["runtime_json"]["decoder_engine_layout"] = "split"
+
+    VECTORS.invalid(
+        "runtime-json-split-of-a-single",
+        ("runtime_json_layout_untrue",),
+        "Loaders before the manifest are told of a prefill engine that is not there.",
+        bent(untrue, "single"),
+    )
+
 
 add_texts()
 add_versions()

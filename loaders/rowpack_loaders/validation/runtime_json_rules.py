@@ -69,6 +69,20 @@ def runtime_json_matches_manifest(subject: Subject) -> Iterator[Finding]:
             )
 
 
+def runtime_json_names_engines_that_are_there(subject: Subject) -> Iterator[Finding]:
+    """The word that loaders before the manifest are told is ``split`` only for a bundle with two engines."""
+    word = subject.manifest_fields.child("runtime_json").text("decoder_engine_layout")
+    layout = subject.manifest_fields.text("decoder_engine_layout")
+    if word == "split" and layout != "split":
+        yield Problem(
+            "runtime_json_layout_untrue",
+            "runtime.json tells of a prefill engine that the bundle does not have",
+            where="/runtime_json/decoder_engine_layout",
+            found=word,
+            expected=layout,
+        )
+
+
 def runtime_json_section(subject: Subject) -> tuple[str, dict[str, object] | None]:
     """Return the section's name and parsed content, read once; None when there is none to read.
 
@@ -88,4 +102,8 @@ def _token_or_absent(token: SpecialToken | None) -> tuple[int]:
     return (ABSENT_TOKEN if token is None else token.id,)
 
 
-RULES: tuple[Rule, ...] = (runtime_json_follows_schema, runtime_json_matches_manifest)
+RULES: tuple[Rule, ...] = (
+    runtime_json_follows_schema,
+    runtime_json_matches_manifest,
+    runtime_json_names_engines_that_are_there,
+)
