@@ -85,7 +85,7 @@ def transformers(precision: str, dtype: str) -> Contender:
 
 CONTENDERS = (
     ours("fp32", "fp32"),
-    ours("fp32, plain operators", "fp32", "--lowering", "plain"),
+    ours("fp32, operators chosen", "fp32", "--lowering", "auto"),
     ours("fp32, fused operators", "fp32", "--lowering", "fused"),
     ours("fp32, token loop", "fp32", choice="token-loop"),
     ours("fp32, OpenVINO", "fp32", "--backend", "openvino"),
