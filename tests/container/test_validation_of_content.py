@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rule_breaches import Breach, Breaches, assert_breach_is_told, edited, header_place, replace_trailer
-from synthetic_bundles import BundleParts, container_bytes, header_of, pack_golden, rewrite_manifest
+from synthetic_bundles import BundleParts, container_bytes, header_of, pack_golden, rewrite_manifest, single_parts
 from tiny_engines import weights_section
 
 from rowpack.bundle.provenance import slsa_provenance
@@ -193,6 +193,12 @@ def _(parts: BundleParts) -> None:
 @BREACHES.bent("runtime_json_matches_manifest", "runtime_json_mismatch")
 def _(parts: BundleParts) -> None:
     parts.runtime_json["max_cache_length"] = 31
+
+
+@BREACHES.bent("runtime_json_names_engines_that_are_there", "runtime_json_layout_untrue", parts=single_parts)
+def _(parts: BundleParts) -> None:
+    parts.runtime_json["decoder_engine_layout"] = "split"
+    parts.manifest["runtime_json"]["decoder_engine_layout"] = "split"
 
 
 @BREACHES.bent("runtime_json_matches_states", "runtime_json_state_mismatch", label="size")
