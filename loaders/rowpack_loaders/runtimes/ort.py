@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from rowpack_loaders.block_products import check_block_products, has_block_products
 from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.errors import RowpackError
-from rowpack_loaders.host import usable_core_count
-from rowpack_loaders.integers import as_integer
 from rowpack_loaders.manifest import EngineRecord, TensorRecord
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.onnx_wire import relocate_external_data
+from rowpack_loaders.runtimes.computing_threads import computing_threads
 from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denormals
+from rowpack_loaders.runtimes.engine_mismatch import engine_mismatch
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_sequence import open_ort_sequence
 from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime
@@ -93,7 +93,7 @@ class OrtRuntime:
             )
         self.model = model
         self.backend_version: str = onnxruntime.__version__
-        self.thread_count = usable_core_count() if thread_count is None else _checked(thread_count)
+        self.thread_count = computing_threads(thread_count)
         self.has_prefill_engine = PREFILL in engines
         self._check_operators(engines)
         # ONNX Runtime holds addresses, not references, so the views live as long as the sessions.
@@ -205,7 +205,7 @@ def _check_tensors(engine: EngineRecord, kind: str, described: tuple[TensorRecor
     actual = {tensor.name: tensor for tensor in found}
     expected = {tensor.name for tensor in described}
     if set(actual) != expected:
-        raise _mismatch(engine, f"{kind}s", ", ".join(sorted(actual)), ", ".join(sorted(expected)))
+        raise engine_mismatch(engine, f"{kind}s", ", ".join(sorted(actual)), ", ".join(sorted(expected)))
     for tensor in described:
         shape = actual[tensor.name].shape
         matches = len(shape) == len(tensor.shape) and all(
@@ -213,34 +213,12 @@ def _check_tensors(engine: EngineRecord, kind: str, described: tuple[TensorRecor
             for real, wanted in zip(shape, tensor.shape, strict=True)
         )
         if actual[tensor.name].type != _ELEMENT_TYPES[tensor.dtype] or not matches:
-            raise _mismatch(
+            raise engine_mismatch(
                 engine,
                 f"{kind} {tensor.name}",
                 f"{actual[tensor.name].type} {shape}",
                 f"{tensor.dtype} {list(tensor.shape)}",
             )
-
-
-def _mismatch(engine: EngineRecord, what: str, found: str, expected: str) -> RowpackError:
-    return RowpackError(
-        "engine_io_mismatch",
-        f"The {engine.name} engine's {what} are not what the manifest says",
-        where=engine.section,
-        found=found[:300],
-        expected=expected[:300],
-        remedy="Build the bundle again",
-    )
-
-
-def _checked(thread_count: int) -> int:
-    if (as_integer(thread_count) or 0) < 1:
-        raise RowpackError(
-            "thread_count_invalid",
-            "The number of threads is not positive",
-            found=str(thread_count),
-            expected="an integer from 1",
-        )
-    return thread_count
 
 
 def _first_line(error: Exception) -> str:

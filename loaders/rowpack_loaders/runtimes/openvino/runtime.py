@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.errors import RowpackError
-from rowpack_loaders.host import usable_core_count
-from rowpack_loaders.integers import as_integer
 from rowpack_loaders.manifest import EngineRecord, TensorRecord
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
+from rowpack_loaders.runtimes.computing_threads import computing_threads
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
+from rowpack_loaders.runtimes.engine_mismatch import engine_mismatch
 from rowpack_loaders.runtimes.openvino.graph_reading import read_graph
 from rowpack_loaders.runtimes.openvino.library import (
     DEVICE,
@@ -72,7 +72,7 @@ class OpenVinoRuntime:
             )
         self.model = model
         self.backend_version = plain_version(openvino.__version__)
-        self.thread_count = usable_core_count() if thread_count is None else _checked(thread_count)
+        self.thread_count = computing_threads(thread_count)
         self.has_prefill_engine = PREFILL in engines
         self._core = openvino.Core()
         self._check_processor()
@@ -156,7 +156,7 @@ def _check_tensors(engine: EngineRecord, kind: str, described: tuple[TensorRecor
     expected = {tensor.name for tensor in described}
     if len(found) != len(described) or not expected <= actual.keys():
         names = ", ".join(sorted(tensor.get_any_name() for tensor in found))
-        raise _mismatch(engine, f"{kind}s", names, ", ".join(sorted(expected)))
+        raise engine_mismatch(engine, f"{kind}s", names, ", ".join(sorted(expected)))
     for tensor in described:
         shape = actual[tensor.name].get_partial_shape()
         matches = len(shape) == len(tensor.shape) and all(
@@ -165,31 +165,9 @@ def _check_tensors(engine: EngineRecord, kind: str, described: tuple[TensorRecor
         )
         element_type = actual[tensor.name].get_element_type()
         if element_type != ELEMENT_TYPES[tensor.dtype] or not matches:
-            raise _mismatch(
+            raise engine_mismatch(
                 engine, f"{kind} {tensor.name}", f"{element_type} {shape}", f"{tensor.dtype} {list(tensor.shape)}"
             )
-
-
-def _mismatch(engine: EngineRecord, what: str, found: str, expected: str) -> RowpackError:
-    return RowpackError(
-        "engine_io_mismatch",
-        f"The {engine.name} engine's {what} are not what the manifest says",
-        where=engine.section,
-        found=found[:300],
-        expected=expected[:300],
-        remedy="Build the bundle again",
-    )
-
-
-def _checked(thread_count: int) -> int:
-    if (as_integer(thread_count) or 0) < 1:
-        raise RowpackError(
-            "thread_count_invalid",
-            "The number of threads is not positive",
-            found=str(thread_count),
-            expected="an integer from 1",
-        )
-    return thread_count
 
 
 def _reason(error: Exception) -> str:
