@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -133,7 +132,7 @@ def test_the_command(plan_bundle: MakeBundle, capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out)["target"]["runtimes"]["ort"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorrt_rtx") is None, reason="TensorRT for RTX is not installed")
+@pytest.mark.trt_rtx
 def test_the_real_library_knows_what_is_no_plan() -> None:
     verdict = ask_library(("tensorrt_rtx",), b"made-up plan" * 100)
     assert verdict is not None
