@@ -1,15 +1,17 @@
-"""Lowering of ``Wkv4`` to a chunk of 1..N rows, in two levels of sums.
+"""Lowering of ``Wkv4`` to a chunk of 1..N rows, in three levels of sums.
 
 A row's result is a sum of exponentials over all rows before it. Written out for N = 64 rows that is a tensor
 ``[65, 64, channels]`` (85 MB at 5120 channels, several times over). Instead the chunk is cut into blocks of 8 rows:
 
-1. the state (num, den, max) at every block's start and after the last valid row, each a sum over the incoming
-   state and the rows before that position: ``[9, 65, channels]``;
-2. each row of a block, over its block's start state and the block's rows before it: ``[8, 8, 9, channels]``.
+1. each block's own sum (num, den, max) as it stands at the block's end: ``[8, 8, channels]``;
+2. the state at every block's start and after the last valid row, each a sum over the incoming state and the blocks
+   before that position: ``[9, 9, channels]``;
+3. each row of a block, over its block's start state and the block's rows before it: ``[8, 8, 9, channels]``.
 
 Each sum subtracts its own largest exponent, so nothing overflows, whatever keys and decays are. With w ≤ 0 the
 decay, a term that is d rows old weighs e^(k + d·w); the row's own term weighs e^(k + u) (RWKV-4 paper,
-arXiv:2305.13048, appendix D).
+arXiv:2305.13048, appendix D). No sum reaches over rows that are not there: the block that the chunk ends in ends with
+the chunk, so that its sum ages by the rows that were run and by no other.
 """
 
 from __future__ import annotations
@@ -29,18 +31,25 @@ BLOCK_ROWS = 8
 EXCLUDED = -2e38
 """Exponent of what a sum must not see: below an empty state's maximum, and its sum with that still finite."""
 
+_LATER_THAN_ANY_END = 1e9  # makes an age counted from it negative
+
+SMALLEST_DEN = 1e-30
+"""Stands in for the denominator of a state that has seen nothing; one that has seen something is at least 1 at its own scale."""
+
 
 @dataclass(frozen=True)
-class _Terms:
-    """The terms of a sum: exponents, and what they weigh in numerator and denominator."""
+class _Sum:
+    """A sum of weighted terms: Σ e^(x − max) · value, Σ e^(x − max), max."""
 
-    exponents: Tensor
     num: Tensor
     den: Tensor
+    max: Tensor
 
 
 class WkvChunk:
     """The lowering for chunks of at most ``prefill_rows`` rows."""
+
+    pads_rows = True
 
     def __init__(self, prefill_rows: int) -> None:
         self._rows = padded_rows(prefill_rows)
@@ -52,89 +61,123 @@ class WkvChunk:
         k, v, decay, bonus, num, den, maximum = inputs
         channels = int(static_shape(k)[1])
         count = emitter.op("Shape", [k], "row_count", start=0, end=1)
-        terms = self._all_terms(emitter, k, v, num, den, seen_maximum(emitter, den, maximum), channels)
-        states = self._states_at_positions(emitter.scope("block_start"), terms, decay, count)
+        keys = self._blocks_of_rows(emitter, k, NOTHING_SEEN, channels, "key")
+        values = self._blocks_of_rows(emitter, v, 0.0, channels, "value")
+        end = emitter.cast(count, "float32", "end_float")
+        incoming = _Sum(num, den, seen_maximum(emitter, den, maximum))
 
-        sizes, halves = [self._blocks, 1], ["blocks", "present"]
+        blocks = self._sums_of_blocks(emitter.scope("block"), keys, values, end, decay)
+        states = self._states_at_positions(emitter.scope("block_start"), incoming, blocks, end, decay)
         starts, present = [], []
-        for tensor, name in zip(states, ("num", "den", "max"), strict=True):
-            block_part, last = emitter.split(tensor, sizes, 0, f"{name}_states", halves)
-            starts.append(emitter.reshape(block_part, [self._blocks, 1, 1, channels], f"{name}_at_start"))
+        for tensor, name in ((states.num, "num"), (states.den, "den"), (states.max, "max")):
+            at_start, last = emitter.split(tensor, [self._blocks, 1], 0, f"{name}_states", ["blocks", "present"])
+            starts.append(at_start)
             present.append(last)
-        out = self._rows_of_blocks(emitter, terms, starts, decay, bonus, channels)
+        out = self._rows_of_blocks(emitter, keys, values, _Sum(*starts), decay, bonus, channels)
         flat = emitter.reshape(out, [self._rows, channels], "out_padded")
         valid = emitter.op("Slice", [flat, emitter.ints(0), count, emitter.ints(0)], "out")
         return [valid, *present]
 
-    def _all_terms(
-        self, emitter: Emitter, k: Tensor, v: Tensor, num: Tensor, den: Tensor, maximum: Tensor, channels: int
-    ) -> _Terms:
-        """Emit ``[rows + 1, channels]`` each: the incoming state first, then the rows, then empty rows."""
-        rows = self._rows
-        shape = f"{rows}x{channels}"
-        empty = emitter.constant(f"wkv_empty_{shape}", np.full((rows, channels), NOTHING_SEEN, np.float32))
-        zeros = emitter.constant(f"zero_rows_{shape}", np.zeros((rows, channels), np.float32))
-        ones = emitter.constant(f"one_rows_{shape}", np.ones((rows, channels), np.float32))
-        keys = emitter.op("Concat", [maximum, k, empty], "state_keys_and_padding", axis=0)
-        values = emitter.op("Concat", [num, v, zeros], "state_values_and_padding", axis=0)
-        return _Terms(
-            emitter.slice_axis(keys, 0, 0, rows + 1, "term_keys"),
-            emitter.slice_axis(values, 0, 0, rows + 1, "term_values"),
-            emitter.op("Concat", [den, ones], "term_weights", axis=0),
-        )
+    def _blocks_of_rows(self, emitter: Emitter, x: Tensor, empty: float, channels: int, name: str) -> Tensor:
+        """Emit ``[S, channels]`` → ``[blocks, 1, block rows, channels]``, ``empty`` in the rows that are not there."""
+        word = "empty" if empty else "zero"
+        padding = np.full((self._rows, channels), empty, np.float32)
+        constant = emitter.constant(f"{word}_rows_{self._rows}x{channels}", padding)
+        joined = emitter.op("Concat", [x, constant], f"{name}_and_padding", axis=0)
+        padded = emitter.slice_axis(joined, 0, 0, self._rows, f"{name}_padded")
+        return emitter.reshape(padded, [self._blocks, 1, self._block, channels], f"{name}_by_block")
 
-    def _states_at_positions(self, emitter: Emitter, terms: _Terms, decay: Tensor, count: Tensor) -> list[Tensor]:
-        """Emit (num, den, max) ``[blocks + 1, channels]`` at each block's start and after row ``count``.
+    def _sums_of_blocks(self, emitter: Emitter, keys: Tensor, values: Tensor, end: Tensor, decay: Tensor) -> _Sum:
+        """Emit each block's sum ``[blocks, channels]`` at its end, or at the chunk's where that comes first.
 
-        Term j entered before row j (the incoming state is term 0), so at position p it is p − j rows old.
+        Row r has entered at position r + 1. Rows that are not there, and blocks of none, have no say: their exponent
+        is that of nothing seen, whatever their age.
         """
-        starts = np.arange(0, self._rows, self._block, dtype=np.float32).reshape(-1, 1, 1)
-        index = np.arange(self._rows + 1, dtype=np.float32).reshape(1, -1, 1)
-        end = emitter.reshape(emitter.cast(count, "float32", "end_float"), [1, 1, 1], "end")
-        start_constant = emitter.constant(f"wkv_block_starts_{self._rows}", starts)
-        positions = emitter.op("Concat", [start_constant, end], "positions", axis=0)
-        age = emitter.op("Sub", [positions, emitter.constant(f"wkv_term_index_{self._rows}", index)], "age")
-        aged = emitter.op("Add", [terms.exponents, emitter.op("Mul", [age, decay], "aging")], "aged")
-        future = emitter.op("Less", [age, emitter.floats("zero", 0.0, scalar=True)], "future")
-        excluded = emitter.floats("wkv_excluded", EXCLUDED, scalar=True)
-        nothing = emitter.floats("zero", 0.0, scalar=True)
-        # Added rather than chosen: Where over the whole tensor takes four times as long as Add.
-        ceiling = emitter.op("Where", [future, excluded, nothing], "ceiling")
-        exponents = emitter.op("Add", [aged, ceiling], "exponents")
-        return list(_sum_terms(emitter, _Terms(exponents, terms.num, terms.den), 1, squeeze=True))
+        shape = (self._blocks, 1, self._block, 1)
+        entered = np.arange(1, self._rows + 1, dtype=np.float32).reshape(shape)
+        block_end = emitter.op(
+            "Min", [end, emitter.constant(f"wkv_block_ends_{self._rows}", entered[:, :, -1:])], "end"
+        )
+        age = emitter.op("Sub", [block_end, emitter.constant(f"wkv_row_entered_{self._rows}", entered)], "age")
+        exponents = emitter.op("Add", [keys, emitter.op("Mul", [age, decay], "aging")], "exponents")
+        num, den, largest = _sum_terms(emitter, exponents, values, None, [1, 2])
+        return _Sum(num, den, emitter.op("Squeeze", [largest, emitter.ints(1, 2)], "max"))
+
+    def _states_at_positions(self, emitter: Emitter, incoming: _Sum, blocks: _Sum, end: Tensor, decay: Tensor) -> _Sum:
+        """Emit the states ``[blocks + 1, channels]`` at each block's start and after the last valid row.
+
+        Term 0 is the incoming state, which entered at position 0, term 1 + b the sum of block b, at that block's end.
+        A block is behind the starts of later blocks, and all are behind the end: those after it are empty.
+        """
+        count = self._blocks
+        terms = [
+            emitter.op("Concat", [before, inside], f"{name}_terms_before", axis=0)
+            for before, inside, name in (
+                (incoming.max, blocks.max, "max"),
+                (incoming.num, blocks.num, "num"),
+                (incoming.den, blocks.den, "den"),
+            )
+        ]
+        entered = np.arange(count + 1, dtype=np.float32) * self._block
+        behind = np.tri(count + 1, dtype=np.bool_)
+        behind[count] = True
+        # Only the ages at the end are not known ahead; a block that the end lies in ends there.
+        known = np.where(behind, entered[:, None] - entered, 0)
+        known[count] = 0
+        counted_from = np.full((count + 1, count + 1), _LATER_THAN_ANY_END, np.float32)
+        counted_from[count] = entered
+        by_position = (count + 1, count + 1, 1)
+        age = emitter.op(
+            "Max",
+            [
+                emitter.op(
+                    "Sub",
+                    [end, emitter.constant(f"wkv_counted_from_{self._rows}", counted_from.reshape(by_position))],
+                    "age_at_end",
+                ),
+                emitter.constant(f"wkv_known_age_{self._rows}", known.astype(np.float32).reshape(by_position)),
+            ],
+            "age",
+        )
+        ceiling = np.where(behind, np.float32(0), np.float32(EXCLUDED)).reshape(by_position)
+        exponents = emitter.op(
+            "Sum",
+            [terms[0], emitter.op("Mul", [age, decay], "aging"), emitter.constant(f"wkv_behind_{count}", ceiling)],
+            "exponents",
+        )
+        num, den, largest = _sum_terms(emitter, exponents, terms[1], terms[2], [1])
+        return _Sum(num, den, emitter.op("Squeeze", [largest, emitter.ints(1)], "max"))
 
     def _rows_of_blocks(
         self,
         emitter: Emitter,
-        terms: _Terms,
-        starts: Sequence[Tensor],
+        keys: Tensor,
+        values: Tensor,
+        starts: _Sum,
         decay: Tensor,
         bonus: Tensor,
         channels: int,
     ) -> Tensor:
-        """Emit out ``[blocks, block rows, 1, channels]``: each row over its block's start state and earlier rows."""
-        block, blocks = self._block, self._blocks
-        start_num, start_den, start_max = starts
+        """Emit out ``[blocks, block rows, channels]``: each row over its block's start state and earlier rows.
 
-        def by_block(tensor: Tensor, name: str) -> Tensor:
-            rows = emitter.slice_axis(tensor, 0, 1, None, f"{name}_rows")
-            return emitter.reshape(rows, [blocks, 1, block, channels], f"{name}_by_block")
+        The start state joins as one term like a row: its mean, at the exponent max + ln den.
+        """
+        blocks = self._blocks
+        den = emitter.op("Max", [starts.den, emitter.floats("wkv_smallest_den", SMALLEST_DEN)], "den_at_start")
+        weight = emitter.op("Add", [starts.max, emitter.op("Log", [den], "log_den_at_start")], "weight_at_start")
+        mean = emitter.op("Div", [starts.num, den], "mean_at_start")
 
-        ones = emitter.constant(
-            f"wkv_block_ones_{blocks}x{block}x{channels}", np.ones((blocks, 1, block, channels), np.float32)
-        )
-        keys = emitter.op("Concat", [start_max, by_block(terms.exponents, "key")], "block_keys", axis=2)
-        values = emitter.op("Concat", [start_num, by_block(terms.num, "value")], "block_values", axis=2)
-        weights = emitter.op("Concat", [start_den, ones], "block_weights", axis=2)
-        exponents = emitter.op("Add", [keys, self._offsets(emitter, decay, bonus)], "block_exponents")
-        num, den, _ = _sum_terms(emitter.scope("row"), _Terms(exponents, values, weights), 2, squeeze=False)
+        def terms(start: Tensor, rows: Tensor, name: str) -> Tensor:
+            start_row = emitter.reshape(start, [blocks, 1, 1, channels], f"{name}_start")
+            return emitter.op("Concat", [start_row, rows], name, axis=2)
+
+        offsets = self._offsets(emitter, decay, bonus)
+        exponents = emitter.op("Add", [terms(weight, keys, "row_keys"), offsets], "row_exponents")
+        num, den, _ = _sum_terms(emitter.scope("row"), exponents, terms(mean, values, "row_values"), None, [2])
         return emitter.op("Div", [num, den], "block_out")
 
     def _offsets(self, emitter: Emitter, decay: Tensor, bonus: Tensor) -> Tensor:
-        """Emit ``[block rows, block rows + 1, channels]``: what age and bonus add to a term's exponent.
-
-        The runtime folds these nodes to one small constant at load: they depend on weights only.
-        """
+        """Emit ``[block rows, block rows + 1, channels]``: what age and bonus add to a term's exponent."""
         block = self._block
         row = np.arange(block).reshape(-1, 1, 1)
         term = np.arange(block + 1).reshape(1, -1, 1)
@@ -143,20 +186,18 @@ class WkvChunk:
         ages = emitter.op("Mul", [emitter.constant(f"wkv_block_age_{block}", age), decay], "offset_of_age")
         own_mask = emitter.constant(f"wkv_block_own_{block}", own.astype(np.float32))
         bonuses = emitter.op("Mul", [own_mask, bonus], "offset_of_bonus")
-        both = emitter.op("Add", [ages, bonuses], "offset_of_seen")
         excluded = np.where(later, np.float32(EXCLUDED), np.float32(0))
-        return emitter.op("Add", [both, emitter.constant(f"wkv_block_later_{block}", excluded)], "offsets")
+        ceiling = emitter.constant(f"wkv_block_later_{block}", excluded)
+        return emitter.op("Sum", [ages, bonuses, ceiling], "offsets")
 
 
-def _sum_terms(emitter: Emitter, terms: _Terms, axis: int, *, squeeze: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Emit (Σ e^(x − m) num, Σ e^(x − m) den, m) over ``axis``, m the largest exponent x."""
-    axes = emitter.ints(axis)
-    largest = emitter.op("ReduceMax", [terms.exponents, axes], "largest", keepdims=1)
-    scale = emitter.op("Exp", [emitter.op("Sub", [terms.exponents, largest], "distance")], "scale")
-    sums = []
-    for part, name in ((terms.num, "num"), (terms.den, "den")):
-        weighted = emitter.op("Mul", [scale, part], f"{name}_terms")
-        sums.append(emitter.op("ReduceSum", [weighted, axes], f"{name}_sum", keepdims=0 if squeeze else 1))
-    if squeeze:
-        largest = emitter.op("Squeeze", [largest, axes], "max")
-    return sums[0], sums[1], largest
+def _sum_terms(
+    emitter: Emitter, exponents: Tensor, values: Tensor, weights: Tensor | None, axes: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Emit Σ e^(x − m) · value, Σ e^(x − m) · weight over ``axes``, and m, the largest exponent x, which keeps them."""
+    summed = emitter.ints(*axes)
+    largest = emitter.op("ReduceMax", [exponents, summed], "largest", keepdims=1)
+    scale = emitter.op("Exp", [emitter.op("Sub", [exponents, largest], "distance")], "scale")
+    num = emitter.op("ReduceSum", [emitter.op("Mul", [scale, values], "num_terms"), summed], "num", keepdims=0)
+    weighted = scale if weights is None else emitter.op("Mul", [scale, weights], "den_terms")
+    return num, emitter.op("ReduceSum", [weighted, summed], "den", keepdims=0), largest
