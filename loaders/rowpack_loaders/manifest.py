@@ -17,6 +17,13 @@ SCHEMA_MAJOR = 1
 SCHEMA_MINOR = 0
 KNOWN_FEATURES = frozenset({"section_extents"})
 
+MAX_PREFILL_ROWS = 4096
+"""Most rows of a prefill call that a manifest may name.
+
+What a loader makes for a call grows with the square of it: the mask among a call's rows is 64 MiB of float32 here. A
+manifest is read before anything is trusted, so the number is bounded, well above what a backend builds for.
+"""
+
 DECODER_ENGINE_LAYOUTS = ("single", "split")
 STATE_UPDATES = ("replace", "append_rows")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "int8": 1, "uint8": 1, "bool": 1}

@@ -94,6 +94,7 @@ def describe_model(manifest: dict[str, object], *, where: str = MANIFEST_SECTION
         _check_roles(engine, where)
         _check_states(engine, model.states, where)
     _check_caches(model, where)
+    _check_prefill_rows(model, where)
     _check_layout(model, where)
     return model
 
@@ -154,6 +155,12 @@ def _check_caches(model: ModelDescription, where: str) -> None:
         place, capacity = f"{where}#/states/{index}/shape", model.limits.max_cache_length
         if state.update == APPEND_ROWS and (len(state.shape) != 2 or state.shape[0] != capacity):
             raise _refusal(place, str(list(state.shape)), f"[{capacity}, width], by /limits/max_cache_length")
+
+
+def _check_prefill_rows(model: ModelDescription, where: str) -> None:
+    rows = model.limits.prefill_rows
+    if rows > records.MAX_PREFILL_ROWS:
+        raise _refusal(f"{where}#/limits/prefill_rows", str(rows), f"at most {records.MAX_PREFILL_ROWS}")
 
 
 def _check_layout(model: ModelDescription, where: str) -> None:

@@ -11,7 +11,7 @@ from rowpack.engines.options import NO_OPTIONS, EngineOptions, PlanEncoding
 from rowpack.families import find_family
 from rowpack.families.declaration import Family, ModelDescription
 from rowpack.gate import RequestedLayout
-from rowpack.prefill_rows import MAX_PREFILL_ROWS, check_prefill_rows
+from rowpack.prefill_rows import DEFAULT_PREFILL_ROWS, check_prefill_rows
 from rowpack.quantization import check_quantization, quantize
 from rowpack.special_tokens import SpecialTokens, read_special_tokens
 from rowpack.weights import WeightPlan, plan_weights
@@ -44,7 +44,7 @@ class BuildRequest:
     decoder_engine_layout: RequestedLayout = "auto"
     target_memory_bytes: int | None = None
     target_gpu: str | None = None
-    prefill_rows: int = MAX_PREFILL_ROWS
+    prefill_rows: int = DEFAULT_PREFILL_ROWS
     verify: bool = True
     runtime_json_layout: str = "single"
     allow_missing_tokenizer: bool = False

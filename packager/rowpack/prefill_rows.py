@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.manifest import MAX_PREFILL_ROWS
 
-MAX_PREFILL_ROWS = 64
+DEFAULT_PREFILL_ROWS = 64
+"""Rows of a call that asks for no number: on a processor more rows are no faster (docs/command-line.md)."""
 
 
-def check_prefill_rows(prefill_rows: int) -> None:
-    """Raise RowpackError ``prefill_rows_range`` for a number of rows that no prefill engine takes."""
-    if not 1 <= prefill_rows <= MAX_PREFILL_ROWS:
+def check_prefill_rows(prefill_rows: int, most: int = MAX_PREFILL_ROWS, *, takes: str = "a manifest") -> None:
+    """Raise RowpackError ``prefill_rows_range`` for a number of rows outside 1 to ``most``, what ``takes`` takes."""
+    if not 1 <= prefill_rows <= most:
         raise RowpackError(
             "prefill_rows_range",
             "a prefill engine cannot have this many rows",
             where="--prefill-rows",
             found=str(prefill_rows),
-            expected=f"1 to {MAX_PREFILL_ROWS}",
-            remedy=f"{MAX_PREFILL_ROWS} is the default and the fastest.",
+            expected=f"1 to {most}, for {takes}",
+            remedy=f"Leave it out for {DEFAULT_PREFILL_ROWS}, or give a number in the range.",
         )

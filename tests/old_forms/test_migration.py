@@ -144,7 +144,7 @@ def test_a_bundle_is_never_converted_in_place(tmp_path: Path) -> None:
     assert old.read_bytes() == SAMPLES[0].read_bytes()
 
 
-@pytest.mark.parametrize("prefill_rows", [0, 65])
+@pytest.mark.parametrize("prefill_rows", [0, 4097])
 def test_impossible_prefill_rows_are_refused(prefill_rows: int, tmp_path: Path) -> None:
     with pytest.raises(RowpackError) as caught:
         migrate(SAMPLES[0], tmp_path / "new.bundle", prefill_rows=prefill_rows)

@@ -47,8 +47,8 @@ def test_wkv(shipped_engines: Engines, precision: str) -> None:
     assert max(counts.values()) <= WKV_BUDGET
 
 
-@pytest.mark.parametrize("prefill_rows", [1, 2, 16, 32, 64])
-def test_the_budgets_hold_for_engines_of_fewer_rows(prefill_rows: int) -> None:
+@pytest.mark.parametrize("prefill_rows", [1, 2, 16, 32, 64, 128, 256, 512])
+def test_the_budgets_hold_for_engines_of_other_row_counts(prefill_rows: int) -> None:
     convolution = 22
     for heads in (Heads(2, 1, 32), Heads(1, 3, 32)):
         nodes = delta_rule_chunk_graph(heads, prefill_rows).node_count

@@ -175,9 +175,9 @@ CROSS_BREACHES: dict[str, tuple[Bend, tuple[str, ...], str | None, str]] = {
         lambda m: m.update(decoder_engine_layout="single"),
         ("layout_engines_mismatch", "layout_decision_mismatch"), "manifest_not_runnable",
         "Two engines in a single bundle."),
-    "prefill-rows-65": (
-        lambda m: (m["engines"]["prefill"]["rows"].update(max=65), m["limits"].update(prefill_rows=65)),
-        ("engine_rows_invalid", "schema_value_invalid"), None, "More rows than any prefill engine takes."),
+    "prefill-rows-4097": (
+        lambda m: (m["engines"]["prefill"]["rows"].update(max=4097), m["limits"].update(prefill_rows=4097)),
+        ("engine_rows_invalid", "schema_value_invalid"), "manifest_not_runnable", "More rows than a call may have."),
     "prefill-rows-beyond-the-limit": (
         lambda m: m["limits"].update(prefill_rows=8), ("engine_rows_invalid",), None,
         "The prefill engine takes more rows than the limits say."),

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rowpack_loaders.errors import Problem
-from rowpack_loaders.manifest import MANIFEST_SECTION, TensorRecord
+from rowpack_loaders.manifest import MANIFEST_SECTION, MAX_PREFILL_ROWS, TensorRecord
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
 
 ENGINES_OF_LAYOUT = {"single": ["decode"], "split": ["decode", "prefill"]}
-MOST_PREFILL_ROWS = 64
 
 # How often each role occurs in an engine: (fewest, most, dtype); states are counted by the state rules.
 INPUT_ROLES = {
@@ -67,13 +66,13 @@ def row_ranges_fit(subject: Subject) -> Iterator[Finding]:
     for use, engine in subject.engines.items():
         rows = engine.rows
         most = 1 if use == "decode" else limits.prefill_rows
-        if not (rows.min == 1 <= rows.opt <= rows.max == most <= MOST_PREFILL_ROWS):
+        if not (rows.min == 1 <= rows.opt <= rows.max == most <= MAX_PREFILL_ROWS):
             yield Problem(
                 "engine_rows_invalid",
                 "An engine's row range is not the one of its use",
                 where=f"{MANIFEST_SECTION}#/engines/{use}/rows",
                 found=f"min {rows.min}, opt {rows.opt}, max {rows.max}",
-                expected=f"min 1, opt between, max {min(most, MOST_PREFILL_ROWS)}",
+                expected=f"min 1, opt between, max {min(most, MAX_PREFILL_ROWS)}",
             )
 
 

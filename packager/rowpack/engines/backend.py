@@ -41,8 +41,11 @@ DECODE_ROWS = RowProfile(1, 1, 1)
 
 
 def prefill_rows_profile(prefill_rows: int) -> RowProfile:
-    """Return the profile of a prefill engine for up to ``prefill_rows`` rows."""
-    return RowProfile(1, min(32, prefill_rows), prefill_rows)
+    """Return the profile of a prefill engine for up to ``prefill_rows`` rows.
+
+    It is tuned for half of them, between the last chunk of a prompt and all others, and never for fewer than 32.
+    """
+    return RowProfile(1, min(prefill_rows, max(32, prefill_rows // 2)), prefill_rows)
 
 
 @dataclass(frozen=True)
@@ -199,6 +202,8 @@ class Backend(Protocol):
     """Whether the engines run on a GPU, whose memory then bounds them; otherwise on the processor."""
     weights_in_bundle: bool
     """Whether the bundle carries a weight section; engines that hold their weights need none."""
+    max_prefill_rows: int
+    """Most rows of a prefill engine: as many as were tried."""
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
         """Raise RowpackError where the backend cannot run ``precision``, or projections in ``quantization``."""

@@ -28,6 +28,7 @@ class OpenVinoBackend:
     name = "openvino"
     on_gpu = False
     weights_in_bundle = True
+    max_prefill_rows = 512
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
         """Refuse what is no precision of the CPU plugin, and quantised projections."""

@@ -31,6 +31,7 @@ class OrtBackend:
     name = "ort"
     on_gpu = False
     weights_in_bundle = True
+    max_prefill_rows = 512
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
         """Refuse bfloat16 and small floats, which ONNX Runtime's CPU provider has no products for."""

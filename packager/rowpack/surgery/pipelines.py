@@ -29,8 +29,6 @@ from rowpack.surgery.wkv_row import wkv_row
 if TYPE_CHECKING:
     import onnx
 
-MAX_PREFILL_ROWS = 64
-
 # Nodes that one replaced call may have. The delta rule and its convolution together stay below 150 and the WKV
 # below 60, so that a runtime that launches a kernel a node is not slower than the recurrence.
 _DELTA_RULE_NODES = 120

@@ -7,6 +7,9 @@ Diagonal blocks are inverted by recursive halving, which is exact block eliminat
 starting at 1 × 1 blocks (whose inverse is 1), so with T the block-diagonal inverse at size b and C the part of A
 that couples neighbouring blocks, T − T C T is the inverse at size 2b. Then the blocks are eliminated one after the
 other on the right side. No power of A is ever formed: repeated squaring loses every digit when keys are parallel.
+
+Blocks grow with the rows, so that there are four to eliminate whatever the rows are: twice the rows cost one more
+halving, four nodes, where blocks of one size would double the nodes.
 """
 
 from __future__ import annotations
@@ -15,8 +18,11 @@ import numpy as np
 
 from rowpack.graph.emitter import Emitter, Tensor
 
-BLOCK_ROWS = 16
-"""Rows of a diagonal block; larger blocks cost more arithmetic, smaller ones more nodes."""
+MIN_BLOCK_ROWS = 16
+"""Rows of a diagonal block up to 64 rows; larger blocks cost more arithmetic, smaller ones more nodes."""
+
+MAX_BLOCKS = 4
+"""Blocks that are eliminated one after the other where there are more rows."""
 
 
 def solve_unit_lower(
@@ -26,7 +32,7 @@ def solve_unit_lower(
 
     Only the strictly lower triangle of A is read. ``rows`` is a power of two.
     """
-    block = min(BLOCK_ROWS, rows)
+    block = min(rows, max(MIN_BLOCK_ROWS, rows // MAX_BLOCKS))
     count = rows // block
     inverse = _invert_blocks(emitter, _diagonal_blocks(emitter, a, count, block, heads, group), block)
     if count == 1:

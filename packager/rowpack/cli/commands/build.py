@@ -150,7 +150,7 @@ def add_model_options(parser: ArgumentParser) -> None:
         type=int,
         default=64,
         metavar="N",
-        help="most prompt rows of one prefill call, 1 to 64 (default: 64)",
+        help="most prompt rows of one prefill call, up to 512 (default: 64); more suit a GPU, not a processor",
     )
     parser.add_argument(
         "--lowering",

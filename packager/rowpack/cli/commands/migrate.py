@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--prefill-rows",
         type=int,
         metavar="N",
-        help="most rows that OLD's prefill engine takes, 1 to 64 (assumed: 64, as engines of its time were built)",
+        help="most rows that OLD's prefill engine takes (assumed: 64, as engines of its time were built)",
     )
     add_progress_option(parser)
     add_json_option(parser)
