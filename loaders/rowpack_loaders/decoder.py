@@ -21,8 +21,8 @@ from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.generation import STOP, Generation, generate_tokens
 from rowpack_loaders.host_memory import available_host_memory
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription, describe_model
+from rowpack_loaders.onnx_wire import ReadModel
 from rowpack_loaders.runtimes import RUNTIMES, Runtime, load_runtime
-from rowpack_loaders.safetensors_header import parse_header
 from rowpack_loaders.sampling import Sampler, SamplingParameters
 from rowpack_loaders.section_content import SectionContent, check_content_digest, open_content
 from rowpack_loaders.session import Overflow, PrefillMode, Session
@@ -267,13 +267,10 @@ def _read_engine(
         return content
     data = read_checked_section(bundle, name, limit_bytes=ENGINE_LIMIT_BYTES)
     if name.endswith(ONNX_SUFFIX):
-        section = model.weights_section
-        tensors = (
-            {}
-            if weights is None
-            else parse_header(weights.view, total_bytes=len(weights.view), where=f"{bundle.path}: {section}")
-        )
-        check_weight_references(data, tensors, weights_section=section, where=f"{bundle.path}: {name}")
+        where = f"{bundle.path}: {name}"
+        data = ReadModel.of(data, where=where)
+        tensors = {} if weights is None else weights.tensors
+        check_weight_references(data, tensors, weights_section=model.weights_section, where=where)
     return data
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.safetensors_header import TensorEntry, parse_header
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,12 @@ class MappedSection:
         """Describe a view of the open file ``file_descriptor``; ``path`` is resolved, so links may change later."""
         status = os.fstat(file_descriptor)
         return MappedSection(path.resolve(), offset_bytes, view, (status.st_dev, status.st_ino))
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorEntry]:
+        """What the safetensors header of the section says, read on first use; raises its ``safetensors_…`` errors."""
+        where = f"{self.path}, section at byte {self.offset_bytes}"
+        return parse_header(self.view, total_bytes=len(self.view), where=where)
 
     def give_back_pages(self) -> None:
         """Let the system take the pages that were read: they stay in its cache, and come back when they are read."""

@@ -11,17 +11,16 @@ A weight is an initializer of the main graph with external data. Field numbers a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rowpack_loaders.protobuf_wire import (
-    LENGTH_DELIMITED,
     VARINT,
     Message,
     encoded_field,
     encoded_varint,
-    fields,
     malformed,
+    messages_among,
+    text_pair,
 )
 
 MODEL_GRAPH = 7
@@ -63,6 +62,9 @@ DTYPES = {
 }
 """TensorProto.DataType by the names that manifests use; what no engine of a bundle has is left out."""
 
+_NUMBERS = {name: number for number, name in DTYPES.items()}
+_UNNAMED = "type "
+
 
 @dataclass(frozen=True)
 class ExternalData:
@@ -79,18 +81,64 @@ class ExternalData:
     length_bytes: int | None
     other_keys: tuple[str, ...] = ()
 
+    @property
+    def data_type(self) -> int:
+        """The number of the dtype in ``onnx.proto``."""
+        return _NUMBERS.get(self.dtype) or int(self.dtype.removeprefix(_UNNAMED))
+
+
+@dataclass(frozen=True)
+class ExternalWeights:
+    """The main graph's initializers with external data, and where in the model's bytes each of them is written.
+
+    ``places`` are (start, end) of each one's field, with its tag; ``graph_place`` is (start, content, end) of the
+    graph's, and (0, 0, 0) where there is none.
+    """
+
+    references: tuple[ExternalData, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()
+    graph_place: tuple[int, int, int] = (0, 0, 0)
+
+
+class ReadModel(bytes):
+    """The bytes of an ONNX model that were read once for their references: no later reader goes through them again."""
+
+    external: ExternalWeights
+
+    @classmethod
+    def of(cls, model: bytes, *, where: str) -> ReadModel:
+        """Read ``model``; raise ``onnx_malformed`` for broken bytes."""
+        read = cls(model)
+        read.external = _read_external(model, where)
+        return read
+
+
+def external_weights(model: bytes, *, where: str) -> ExternalWeights:
+    """Return the external references of the main graph's initializers; raise ``onnx_malformed`` for broken bytes."""
+    return model.external if isinstance(model, ReadModel) else _read_external(model, where)
+
 
 def external_data(model: bytes, *, where: str) -> list[ExternalData]:
-    """Return the external references of the main graph's initializers; raise ``onnx_malformed`` for broken bytes."""
+    """Return the references of :func:`external_weights` alone."""
+    return list(external_weights(model, where=where).references)
+
+
+def _read_external(model: bytes, where: str) -> ExternalWeights:
+    graphs = list(messages_among(memoryview(model), MODEL_GRAPH, where))
+    if not graphs:
+        return ExternalWeights()
+    if len(graphs) > 1:
+        raise malformed(where, f"{len(graphs)} graphs", "at most one")
+    graph, graph_start, graph_end = graphs[0]
+    content = graph_end - len(graph)
     references: list[ExternalData] = []
-    graph = Message(memoryview(model), where).message(MODEL_GRAPH)
-    if graph is None:
-        return references
-    for tensor in Message(graph, where).messages(GRAPH_INITIALIZER):
-        reference = read_reference(Message(tensor, where))
+    places: list[tuple[int, int]] = []
+    for data, start, end in messages_among(graph, GRAPH_INITIALIZER, where):
+        reference = read_reference(Message(data, where))
         if reference is not None:
             references.append(reference)
-    return references
+            places.append((content + start, content + end))
+    return ExternalWeights(tuple(references), tuple(places), (graph_start, content, graph_end))
 
 
 def read_reference(tensor: Message) -> ExternalData | None:
@@ -98,11 +146,10 @@ def read_reference(tensor: Message) -> ExternalData | None:
     name = tensor.text(_TENSOR_NAME)
     entries: dict[str, str] = {}
     for entry in tensor.messages(TENSOR_EXTERNAL_DATA):
-        pair = Message(entry, tensor.where)
-        key = pair.text(_ENTRY_KEY)
+        key, text = text_pair(entry, tensor.where)
         if key in entries:
             raise malformed(tensor.where, f"{key[:40]!r} twice in the external data of {name[:80]!r}", "each key once")
-        entries[key] = pair.text(_ENTRY_VALUE)
+        entries[key] = text
     is_external = tensor.integer(_TENSOR_DATA_LOCATION) == _EXTERNAL
     if is_external != bool(entries):
         raise malformed(
@@ -125,37 +172,31 @@ def read_reference(tensor: Message) -> ExternalData | None:
 def tensor_dtype(tensor: Message) -> str:
     """Return the dtype of a TensorProto by the name that manifests use."""
     number = tensor.integer(_TENSOR_DATA_TYPE)
-    return DTYPES.get(number, f"type {number}")
+    return DTYPES.get(number, f"{_UNNAMED}{number}")
 
 
 def relocate_external_data(model: bytes, location: str, added_offset_bytes: int, *, where: str) -> bytes:
     """Return ``model`` with every external reference moved into the file ``location``, further in by the offset.
 
-    The bytes of a section are found in the bundle that holds it in this way, so nothing is unpacked. Raises
-    ``onnx_malformed``.
+    The bytes of a section are found in the bundle that holds it in this way, so nothing is unpacked. Each initializer
+    is written anew from its reference. Raises ``onnx_malformed``.
     """
-
-    def tensor(data: memoryview) -> bytes:
-        reference = read_reference(Message(data, where))
-        if reference is None:
-            return bytes(data)
-        kept = [whole for number, _, _, whole in fields(data, where) if number != TENSOR_EXTERNAL_DATA]
-        facts = {"location": location, "offset": str(reference.offset_bytes + added_offset_bytes)}
+    weights = external_weights(model, where=where)
+    if not weights.references:
+        return bytes(model)
+    location_entry = _external_entry("location", location)
+    graph_start, done, graph_end = weights.graph_place
+    parts: list[bytes | memoryview] = []
+    whole = memoryview(model)
+    for reference, (start, end) in zip(weights.references, weights.places, strict=True):
+        entries = location_entry + _external_entry("offset", str(reference.offset_bytes + added_offset_bytes))
         if reference.length_bytes is not None:
-            facts["length"] = str(reference.length_bytes)
-        entries = [
-            encoded_field(
-                TENSOR_EXTERNAL_DATA,
-                encoded_field(_ENTRY_KEY, key.encode()) + encoded_field(_ENTRY_VALUE, text.encode()),
-            )
-            for key, text in facts.items()
-        ]
-        return b"".join([*kept, *entries])
-
-    def graph(data: memoryview) -> bytes:
-        return _replace_fields(data, GRAPH_INITIALIZER, tensor, where)
-
-    return _replace_fields(memoryview(model), MODEL_GRAPH, graph, where)
+            entries += _external_entry("length", str(reference.length_bytes))
+        tensor = _described_tensor(reference) + entries + _varint_field(_TENSOR_DATA_LOCATION, _EXTERNAL)
+        parts += whole[done:start], encoded_field(GRAPH_INITIALIZER, tensor)
+        done = end
+    graph = b"".join([*parts, whole[done:graph_end]])
+    return b"".join([whole[:graph_start], encoded_field(MODEL_GRAPH, graph), whole[graph_end:]])
 
 
 def weights_as_inputs(model: bytes, *, where: str) -> bytes:
@@ -163,44 +204,45 @@ def weights_as_inputs(model: bytes, *, where: str) -> bytes:
 
     A runtime that can replace inputs by values of its own then needs no file. Raises ``onnx_malformed``.
     """
-
-    def graph(data: memoryview) -> bytes:
-        kept: list[bytes | memoryview] = []
-        inputs: list[bytes] = []
-        for number, wire_type, value, whole in fields(data, where):
-            tensor = None
-            if number == GRAPH_INITIALIZER and wire_type == LENGTH_DELIMITED and not isinstance(value, int):
-                tensor = Message(value, where)
-            if tensor is not None and read_reference(tensor) is not None:
-                inputs.append(encoded_field(_GRAPH_INPUT, _value_info(tensor)))
-            else:
-                kept.append(whole)
-        return b"".join([*kept, *inputs])
-
-    return _replace_fields(memoryview(model), MODEL_GRAPH, graph, where)
+    weights = external_weights(model, where=where)
+    if not weights.references:
+        return bytes(model)
+    graph_start, done, graph_end = weights.graph_place
+    whole = memoryview(model)
+    kept: list[bytes | memoryview] = []
+    for start, end in weights.places:
+        kept.append(whole[done:start])
+        done = end
+    inputs = (encoded_field(_GRAPH_INPUT, _value_info(reference)) for reference in weights.references)
+    graph = b"".join([*kept, whole[done:graph_end], *inputs])
+    return b"".join([whole[:graph_start], encoded_field(MODEL_GRAPH, graph), whole[graph_end:]])
 
 
-def _value_info(tensor: Message) -> bytes:
+def _described_tensor(reference: ExternalData) -> bytes:
+    """Return dimensions, type and name of a TensorProto; what says where its bytes lie is to follow."""
+    extents = b"".join(_varint_field(_TENSOR_DIMS, extent) for extent in reference.shape)
+    return (
+        extents
+        + _varint_field(_TENSOR_DATA_TYPE, reference.data_type)
+        + encoded_field(_TENSOR_NAME, reference.name.encode())
+    )
+
+
+def _value_info(reference: ExternalData) -> bytes:
     """Return the ValueInfoProto of a TensorProto."""
-    extents = (_varint_field(1, extent) for extent in tensor.integers(_TENSOR_DIMS))
+    extents = (_varint_field(1, extent) for extent in reference.shape)
     shape = b"".join(encoded_field(1, extent) for extent in extents)
-    tensor_type = _varint_field(1, tensor.integer(_TENSOR_DATA_TYPE)) + encoded_field(2, shape)
-    return encoded_field(1, tensor.text(_TENSOR_NAME).encode()) + encoded_field(2, encoded_field(1, tensor_type))
+    tensor_type = _varint_field(1, reference.data_type) + encoded_field(2, shape)
+    return encoded_field(1, reference.name.encode()) + encoded_field(2, encoded_field(1, tensor_type))
+
+
+def _external_entry(key: str, text: str) -> bytes:
+    pair = encoded_field(_ENTRY_KEY, key.encode()) + encoded_field(_ENTRY_VALUE, text.encode())
+    return encoded_field(TENSOR_EXTERNAL_DATA, pair)
 
 
 def _varint_field(number: int, value: int) -> bytes:
-    return encoded_varint(number << 3 | VARINT) + encoded_varint(value)
-
-
-def _replace_fields(data: memoryview, wanted: int, change: Callable[[memoryview], bytes], where: str) -> bytes:
-    """Return ``data`` with every length-delimited field ``wanted`` passed through ``change``."""
-    parts: list[bytes | memoryview] = []
-    for number, wire_type, value, whole in fields(data, where):
-        if number == wanted and wire_type == LENGTH_DELIMITED and not isinstance(value, int):
-            parts.append(encoded_field(number, change(value)))
-        else:
-            parts.append(whole)
-    return b"".join(parts)
+    return encoded_varint(number << 3 | VARINT) + encoded_varint(value & 2**64 - 1)
 
 
 def _number(text: str, name: str, where: str) -> int:

@@ -19,8 +19,8 @@ _VARINT_LIMIT_BYTES = 10
 _FIXED_BYTES = {FIXED32: 4, FIXED64: 8}
 
 
-def fields(data: memoryview, where: str) -> Iterator[tuple[int, int, int | memoryview, memoryview]]:
-    """Yield (field number, wire type, value, the field's bytes with its tag) of a message in order.
+def fields(data: memoryview, where: str) -> Iterator[tuple[int, int | memoryview, int, int]]:
+    """Yield (field number, value, start, end) of a message's fields in order; ``data[start:end]`` has the tag too.
 
     The value is an integer for varints and a view for everything else. Raises ``onnx_malformed``.
     """
@@ -31,27 +31,55 @@ def fields(data: memoryview, where: str) -> Iterator[tuple[int, int, int | memor
         tag, position = data[position], position + 1
         if tag > 0x7F:
             tag, position = _varint(data, start, where)
-        number, wire_type = tag >> 3, tag & 7
-        value: int | memoryview
-        if wire_type == VARINT:
-            value, position = _varint(data, position, where)
-        else:
-            if wire_type == LENGTH_DELIMITED:
-                if position < end and data[position] <= 0x7F:
-                    length, position = data[position], position + 1
-                else:
-                    length, position = _varint(data, position, where)
-            elif wire_type in _FIXED_BYTES:
-                length = _FIXED_BYTES[wire_type]
+        wire_type = tag & 7
+        if wire_type in _FIXED_BYTES:
+            length = _FIXED_BYTES[wire_type]
+        elif wire_type in (LENGTH_DELIMITED, VARINT):
+            if position < end and data[position] <= 0x7F:
+                length, position = data[position], position + 1
             else:
-                raise malformed(where, f"wire type {wire_type}", "0, 1, 2 or 5")
-            if length > end - position:
-                raise malformed(where, f"a field of {length} bytes", f"at most {end - position} bytes")
-            value = data[position : position + length]
-            position += length
-        if number == 0:
+                length, position = _varint(data, position, where)
+        else:
+            raise malformed(where, f"wire type {wire_type}", "0, 1, 2 or 5")
+        if tag < 8:
             raise malformed(where, "a field with the number 0", "field numbers from 1")
-        yield number, wire_type, value, data[start:position]
+        if wire_type == VARINT:
+            yield tag >> 3, length, start, position
+            continue
+        if length > end - position:
+            raise malformed(where, f"a field of {length} bytes", f"at most {end - position} bytes")
+        position += length
+        yield tag >> 3, data[position - length : position], start, position
+
+
+def messages_among(data: memoryview, wanted: int, where: str) -> Iterator[tuple[memoryview, int, int]]:
+    """Yield (content, start, end) of each message in the field ``wanted``; no other field is looked into.
+
+    For the thousands of nodes of a graph, of which none is needed. The fields are those of :func:`fields`, and a
+    number in place of a message is refused as by :class:`Message`. Raises ``onnx_malformed``.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        tag = data[position]
+        if tag & 0x87 != LENGTH_DELIMITED or tag < 8 or position + 2 >= end:
+            for number, value, start, stop in fields(data[position:], where):
+                if number == wanted:
+                    yield _message(value, number, where), position + start, position + stop
+                position += stop
+                break
+            continue
+        start = position
+        length, position = data[position + 1], position + 2
+        if length > 0x7F:
+            if data[position] <= 0x7F:
+                length, position = length & 0x7F | data[position] << 7, position + 1
+            else:
+                length, position = _varint(data, start + 1, where)
+        if length > end - position:
+            raise malformed(where, f"a field of {length} bytes", f"at most {end - position} bytes")
+        position += length
+        if tag >> 3 == wanted:
+            yield data[position - length : position], start, position
 
 
 class Message:
@@ -60,8 +88,11 @@ class Message:
     def __init__(self, data: memoryview, where: str) -> None:
         self.where = where
         self._values: dict[int, list[int | memoryview]] = {}
-        for number, _, value, _ in fields(data, where):
-            self._values.setdefault(number, []).append(value)
+        for number, value, _, _ in fields(data, where):
+            if number in self._values:
+                self._values[number].append(value)
+            else:
+                self._values[number] = [value]
 
     def __contains__(self, number: int) -> bool:
         return number in self._values
@@ -96,17 +127,13 @@ class Message:
     def message(self, number: int) -> memoryview | None:
         """Return the bytes of a message that occurs at most once, or None."""
         value = self._single(number)
-        if isinstance(value, int):
-            raise malformed(self.where, f"a number in field {number}", "a message")
-        return value
+        return None if value is None else _message(value, number, self.where)
 
     def messages(self, *numbers: int) -> Iterator[memoryview]:
         """Yield the bytes of repeated messages."""
         for number in numbers:
             for value in self._values.get(number, ()):
-                if isinstance(value, int):
-                    raise malformed(self.where, f"a number in field {number}", "a message")
-                yield value
+                yield _message(value, number, self.where)
 
     def _single(self, number: int) -> int | memoryview | None:
         values = self._values.get(number)
@@ -117,6 +144,20 @@ class Message:
         return values[0]
 
 
+def text_pair(data: memoryview, where: str) -> tuple[str, str]:
+    """Return the strings in fields 1 and 2 of a message, each "" where it is missing.
+
+    Most such messages are two short strings and nothing else, which is seen from four bytes.
+    """
+    if len(data) >= 4 and data[0] == 1 << 3 | LENGTH_DELIMITED and data[1] <= min(0x7F, len(data) - 4):
+        second = 2 + data[1]
+        rest = len(data) - second - 2
+        if data[second] == 2 << 3 | LENGTH_DELIMITED and data[second + 1] == rest <= 0x7F:
+            return _text(data[2:second], 1, where), _text(data[second + 2 :], 2, where)
+    pair = Message(data, where)
+    return pair.text(1), pair.text(2)
+
+
 def signed(value: int) -> int:
     """Return the signed 64-bit integer that a varint stands for."""
     value &= 2**64 - 1
@@ -125,11 +166,15 @@ def signed(value: int) -> int:
 
 def encoded_field(number: int, content: bytes) -> bytes:
     """Return a length-delimited field."""
+    if number < 16 and len(content) < 128:
+        return bytes((number << 3 | LENGTH_DELIMITED, len(content))) + content
     return encoded_varint(number << 3 | LENGTH_DELIMITED) + encoded_varint(len(content)) + content
 
 
 def encoded_varint(value: int) -> bytes:
     """Return a non-negative integer as a varint."""
+    if value <= 0x7F:
+        return bytes((value,))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -150,11 +195,17 @@ def malformed(where: str, found: str, expected: str) -> RowpackError:
     )
 
 
+def _message(value: int | memoryview, number: int, where: str) -> memoryview:
+    if isinstance(value, int):
+        raise malformed(where, f"a number in field {number}", "a message")
+    return value
+
+
 def _text(value: int | memoryview, number: int, where: str) -> str:
     if isinstance(value, int):
         raise malformed(where, f"a number in field {number}", "text")
     try:
-        return bytes(value).decode("utf-8")
+        return str(value, "utf-8")
     except UnicodeDecodeError as error:
         raise malformed(where, "a name that is not UTF-8", "UTF-8 text") from error
 

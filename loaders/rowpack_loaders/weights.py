@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rowpack_loaders.errors import RowpackError
-from rowpack_loaders.safetensors_header import parse_header
+from rowpack_loaders.mapped_section import MappedSection
 
 # bfloat16 and float8 are unknown to numpy; their bits are viewed as integers and named again where a runtime
 # takes them.
@@ -46,15 +46,15 @@ class WeightView:
     array: npt.NDArray[Any]
 
 
-def view_weights(section: memoryview, *, where: str) -> dict[str, WeightView]:
+def view_weights(section: MappedSection, *, where: str) -> dict[str, WeightView]:
     """Return every tensor of a safetensors ``section`` by name, without copying; packed ones are left out.
 
-    The views keep the mapping behind ``section`` alive. Raises :class:`RowpackError` with a
-    ``safetensors_…`` code for a header that does not describe the section, and ``weight_dtype_unsupported``
-    for a dtype no runtime takes.
+    The views keep the mapping behind ``section`` alive; ``where`` names it in errors. Raises :class:`RowpackError`
+    with a ``safetensors_…`` code for a header that does not describe the section, and
+    ``weight_dtype_unsupported`` for a dtype no runtime takes.
     """
     views = {}
-    for name, entry in parse_header(section, total_bytes=len(section), where=where).items():
+    for name, entry in section.tensors.items():
         if entry.dtype in PACKED_DTYPES:
             continue
         if entry.dtype not in VIEW_DTYPES:
@@ -65,6 +65,6 @@ def view_weights(section: memoryview, *, where: str) -> dict[str, WeightView]:
                 found=entry.dtype,
                 expected=", ".join(VIEW_DTYPES),
             )
-        data = section[entry.offset_bytes : entry.end_bytes]
+        data = section.view[entry.offset_bytes : entry.end_bytes]
         views[name] = WeightView(entry.dtype, np.frombuffer(data, dtype=VIEW_DTYPES[entry.dtype]).reshape(entry.shape))
     return views

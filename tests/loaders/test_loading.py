@@ -13,7 +13,7 @@ import onnx
 import pytest
 from toy_models import HYBRID, VOCAB, ToyModel, engine_onnx, toy_manifest, write_toy_bundle, write_toy_parts
 
-from rowpack_loaders import RowpackError, load
+from rowpack_loaders import RowpackError, load, mapped_section, onnx_wire
 from rowpack_loaders import decoder as decoder_module
 from rowpack_loaders.decoder import Decoder
 from rowpack_loaders.host import usable_core_count
@@ -252,3 +252,17 @@ def test_a_manifest_that_contradicts_itself_is_refused(change: Change, code: str
     describe_model(manifest)
     change(manifest)
     assert refused(lambda: describe_model(manifest)).code == code
+
+
+def test_headers_and_graphs_are_read_once(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    for module, name in ((mapped_section, "parse_header"), (onnx_wire, "_read_external")):
+        original = getattr(module, name)
+
+        def counted(*values: Any, name: str = name, original: Any = original, **named: Any) -> Any:
+            read.append(name)
+            return original(*values, **named)
+
+        monkeypatch.setattr(module, name, counted)
+    load(bundle, layout="split", threads=1)
+    assert sorted(read) == ["_read_external", "_read_external", "parse_header"]

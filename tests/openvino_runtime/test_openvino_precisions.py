@@ -86,7 +86,7 @@ def test_states_decays_and_norms_are_float32_in_a_bfloat16_engine(bfloat16_bundl
     with open_bundle(bfloat16_bundle) as bundle:
         model = describe_model(bundle.manifest)
         assert model.weights_section is not None
-        weights = view_weights(bundle.section_view(model.weights_section), where="weights")
+        weights = view_weights(bundle.container.mapped_section(model.weights_section), where="weights")
         graph = read_graph(core, bundle.read_section(model.engines[role].section), weights, where=role)
         types = {(op.get_type_name(), op.get_output_element_type(0).get_type_name()) for op in graph.get_ops()}
         assert ("MatMul", "bf16") in types

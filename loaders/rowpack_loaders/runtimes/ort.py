@@ -98,7 +98,7 @@ class OrtRuntime:
         self._check_operators(engines)
         # ONNX Runtime holds addresses, not references, so the views live as long as the sessions.
         self._section = weights
-        self._weights = {} if weights is None else view_weights(weights.view, where=model.weights_section or "")
+        self._weights = {} if weights is None else view_weights(weights, where=model.weights_section or "")
         # The halves of a float32 model are tables that rows are looked up in.
         self._has_weights_to_widen = model.precision != "fp32" and any(
             view.dtype in _WIDENED for view in self._weights.values()

@@ -77,7 +77,7 @@ class OpenVinoRuntime:
         self._core = openvino.Core()
         self._check_processor()
         # OpenVINO holds addresses, not references, so the views live as long as the compiled models.
-        self._weights = {} if weights is None else view_weights(weights.view, where=model.weights_section or "")
+        self._weights = {} if weights is None else view_weights(weights, where=model.weights_section or "")
         self._compiled: dict[str, Any] = {}
         for role, onnx_bytes in engines.items():
             self._check_operators(role)
