@@ -19,13 +19,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rowpack_loaders.errors import RowpackError
-from rowpack_loaders.strict_json import is_json_integer, json_pointer, json_type_name, parse_json_object
+from rowpack_loaders.strict_json import json_pointer, json_type_name, parse_json_object
 
 LENGTH_BYTES = 8
 HEADER_LIMIT_BYTES = 100 * 10**6  # the limit of the reference implementation
 MAX_RANK = 32
 DATA_ALIGNMENT_BYTES = 4096
 METADATA_KEY = "__metadata__"
+_ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
 
 # Bits, because two of the types are narrower than a byte.
 DTYPE_BITS = {
@@ -109,12 +110,9 @@ def parse_header(prefix: bytes | memoryview, *, total_bytes: int | None = None, 
             found=repr(text[:16]),
             expected="'{'",
         )
-    parsed = parse_json_object(text, where=f"{where}: header")
-    tensors = {
-        name: _entry(entry, start, f"{where}: header#{json_pointer(name[:128])}")
-        for name, entry in parsed.items()
-        if name != METADATA_KEY
-    }
+    header = f"{where}: header"
+    parsed = parse_json_object(text, where=header)
+    tensors = {name: _entry(entry, start, name, header) for name, entry in parsed.items() if name != METADATA_KEY}
     _check_metadata(parsed.get(METADATA_KEY), where)
     data_end = _check_contiguous(tensors, start, where)
     if total_bytes is not None:
@@ -179,39 +177,45 @@ def _byte_count(dtype: str, shape: tuple[int, ...]) -> int:
     return bits // 8
 
 
-def _entry(value: object, start: int, where: str) -> TensorEntry:
-    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
+def _entry(value: object, start: int, name: str, header: str) -> TensorEntry:
+    if not isinstance(value, dict) or value.keys() != _ENTRY_KEYS:
         found = ", ".join(list(value)[:8]) if isinstance(value, dict) else json_type_name(value)
-        raise _malformed(where, found[:200], "an object with exactly dtype, shape and data_offsets")
+        raise _malformed(_place(header, name), found[:200], "an object with exactly dtype, shape and data_offsets")
     dtype, shape = value["dtype"], value["shape"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise RowpackError(
             "safetensors_dtype_unknown",
             "A tensor has a dtype that safetensors does not define",
-            where=f"{where}/dtype",
+            where=_place(header, name, "dtype"),
             found=repr(dtype)[:64],
             expected=", ".join(DTYPE_BITS),
         )
     if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_size, shape)):
-        raise _malformed(f"{where}/shape", repr(shape)[:128], f"at most {MAX_RANK} non-negative integers")
+        raise _malformed(_place(header, name, "shape"), repr(shape)[:128], f"at most {MAX_RANK} non-negative integers")
     offsets = value["data_offsets"]
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        raise _malformed(f"{where}/data_offsets", repr(offsets)[:128], "[begin, end], non-negative integers")
+        raise _malformed(
+            _place(header, name, "data_offsets"), repr(offsets)[:128], "[begin, end], non-negative integers"
+        )
     begin, end = offsets
     bits = math.prod(shape) * DTYPE_BITS[dtype]
     if (end - begin) * 8 != bits:
         raise RowpackError(
             "safetensors_size_mismatch",
             "A tensor's bytes do not match its shape and dtype",
-            where=where,
+            where=_place(header, name),
             found=f"{end - begin} bytes",
             expected=f"{dtype} {shape}: {-(-bits // 8)} bytes"[:200],
         )
     return TensorEntry(dtype, tuple(shape), start + begin, end - begin)
 
 
+def _place(header: str, name: str, *keys: str) -> str:
+    return f"{header}#{json_pointer(name[:128], *keys)}"
+
+
 def _is_size(value: object) -> bool:
-    return isinstance(value, int) and is_json_integer(value) and value >= 0
+    return type(value) is int and value >= 0
 
 
 def _check_metadata(metadata: object, where: str) -> None:

@@ -19,9 +19,9 @@ MAX_VALUES = 1_000_000
 SMALLEST_INTEGER = -(2**63)
 LARGEST_INTEGER = 2**63 - 1
 
-# A string is skipped whole, so brackets inside it do not count. Nothing backtracks and the closing quote is
-# optional, so that hostile input costs one pass and not one pass a quote.
-_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+# All up to the next bracket is one match, strings skipped whole, so brackets inside them do not count. Nothing
+# backtracks, and closing quote and bracket are optional, so that hostile input costs one pass and not one a quote.
+_UP_TO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+"?+)*+([\[\]{}]|\Z)', re.DOTALL)
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONGEST_INTEGER_TEXT = len(str(SMALLEST_INTEGER))
 
@@ -162,15 +162,15 @@ def _check_size(data: bytes, where: str, max_depth: int, max_values: int) -> Non
     if openings <= max_depth:
         return
     depth = 0
-    for match in _BRACKETS.finditer(data):
-        bracket = match.group()
+    for match in _UP_TO_BRACKET.finditer(data):
+        bracket = match[1]
         if bracket in (b"{", b"["):
             depth += 1
             if depth > max_depth:
                 raise RowpackError(
                     "json_too_deep",
                     "The JSON text is nested too deeply",
-                    where=f"{where}, byte {match.start()}",
+                    where=f"{where}, byte {match.start(1)}",
                     found=f"more than {max_depth} levels",
                     expected=f"at most {max_depth} levels",
                 )

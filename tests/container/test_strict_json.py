@@ -79,6 +79,16 @@ def test_unclosed_strings_cost_one_pass() -> None:
     assert time.perf_counter() - started < 5
 
 
+def test_depth_is_counted_outside_of_strings_only() -> None:
+    shallow = '"{[\\\\", "\\"[", ' * 40
+    text = "[" * 64 + shallow + "[0], " + shallow
+    with pytest.raises(RowpackError) as refused:
+        parse_json(text.encode(), where="text")
+    assert refused.value.code == "json_too_deep"
+    assert refused.value.problem.where == f"text, byte {64 + len(shallow)}"
+    assert parse_json(("[" * 63 + shallow + "[0]" + "]" * 63).encode(), where="text")
+
+
 def test_true_and_one_point_zero_are_not_integers() -> None:
     assert [is_json_integer(value) for value in (1, True, 1.0, "1")] == [True, False, False, False]
 
