@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rowpack.checkpoint import Checkpoint, check_tensors, raise_problems
+from rowpack.checkpoint import Checkpoint, check_tensors, disagreements, raise_problems
 from rowpack.engines.fused_operators.choice import check_lowering
 from rowpack.engines.options import NO_OPTIONS, EngineOptions, PlanEncoding
 from rowpack.families import find_family
@@ -137,13 +137,15 @@ def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedMode
     if request.quantization is not None:
         dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}
         model = quantize(model, request.quantization, request.head_quantization, dtypes)
-    raise_problems(
-        check_tensors(checkpoint, model.required_tensors, ignored_prefixes=model.ignored_prefixes),
-        checkpoint.path,
-    )
+    text_config = family.text_config(checkpoint.config)
+    pointer = "config.json#" if text_config is checkpoint.config else "config.json#/text_config"
+    problems = check_tensors(checkpoint, model.required_tensors, ignored_prefixes=model.ignored_prefixes)
+    if problems:
+        problems = [*disagreements(text_config, pointer, checkpoint, model.required_tensors), *problems]
+    raise_problems(problems, checkpoint.path)
     tokens = read_special_tokens(
         checkpoint.config,
-        family.text_config(checkpoint.config),
+        text_config,
         checkpoint.generation_config,
         checkpoint.tokenizer_config,
         checkpoint.tokenizer_files.get("tokenizer.json"),

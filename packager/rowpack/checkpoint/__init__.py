@@ -6,6 +6,7 @@ them with what a family needs.
 
 from __future__ import annotations
 
+from rowpack.checkpoint.disagreement import disagreements
 from rowpack.checkpoint.folder import Checkpoint, InputFile, open_checkpoint, raise_problems
 from rowpack.checkpoint.requirements import check_tensors
 from rowpack.checkpoint.tensors import READABLE_DTYPES, TensorInfo
@@ -16,6 +17,7 @@ __all__ = [
     "InputFile",
     "TensorInfo",
     "check_tensors",
+    "disagreements",
     "open_checkpoint",
     "raise_problems",
 ]

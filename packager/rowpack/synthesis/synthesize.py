@@ -238,18 +238,26 @@ def _require_space(parent: Path, total_bytes: int) -> None:
             "the disk has no room for the checkpoint",
             where=str(parent),
             found=f"{free_bytes} bytes free",
-            expected=f"{total_bytes} bytes",
+            expected=f"at least {total_bytes} bytes",
+            remedy="Free space, choose another folder, or store the weights smaller: --dtype BF16",
         )
 
 
 def _unwritable(folder: Path, error: OSError) -> RowpackError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RowpackError("disk_full", "the disk is full", where=str(folder), found=error.strerror)
+        return RowpackError(
+            "disk_full",
+            "the disk is full",
+            where=str(folder),
+            found=error.strerror,
+            remedy="Free space or choose another folder",
+        )
     return RowpackError(
         "output_write_failed",
         "the checkpoint cannot be written",
         where=str(folder),
         found=error.strerror or str(error),
+        remedy="Check the folder's permissions and the disk",
     )
 
 
