@@ -16,15 +16,21 @@ from contenders.catalogue import QWEN, RWKV, Artifact
 from measured_process import CommandError, run_measured, size_of
 
 HERE = Path(__file__).resolve().parent
+PEERS_MAKE = ("genai", "gguf")
+"""The kinds that the peers' own programs make."""
 
 
 @dataclass(frozen=True)
 class Environments:
-    """Where things run: rowpack in this Python, the peers in theirs; ``llama_cpp`` is the folder of its libraries."""
+    """Where things run: rowpack in this Python, the peers in theirs; ``llama_cpp`` is the folder of its libraries.
+
+    ``peers_path`` stands in for ``PYTHONPATH`` where the peers run, None leaves it.
+    """
 
     peers_python: str | None
     llama_cpp: Path | None
     rowpack_python: str = sys.executable
+    peers_path: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,9 @@ class ArtifactStore:
         unfinished = output.with_name(f"unfinished-{output.name}")
         remove_path(unfinished)
         try:
-            took = run_measured(makers[artifact.kind](artifact, unfinished))
+            path = self._environments.peers_path if artifact.kind in PEERS_MAKE else None
+            environment = {} if path is None else {"PYTHONPATH": path}
+            took = run_measured(makers[artifact.kind](artifact, unfinished), environment=environment)
             if self.family == QWEN and artifact.kind in ("checkpoint", "nested"):
                 announce_no_mtp(unfinished / "config.json")
             unfinished.replace(output)

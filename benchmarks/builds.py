@@ -17,12 +17,12 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from artifacts import ArtifactStore, BuildFigures, Environments, remove_path
+from artifacts import ArtifactStore, BuildFigures, remove_path
 from contenders.catalogue import CONTENDERS, Artifact
 from markdown_table import markdown_table, megabytes
 from measured_machine import describe_machine, rowpack_version
 from measured_process import CommandError, run_measured, size_of
-from speed import add_environment_options
+from speed import add_environment_options, environments_of
 
 COPY = "cp and sync"
 
@@ -45,7 +45,7 @@ def main() -> int:
     add_environment_options(parser)
     parser.add_argument("--json", type=Path, help="write every figure here")
     arguments = parser.parse_args()
-    environments = Environments(arguments.peers_python, arguments.llama_cpp)
+    environments = environments_of(arguments)
     machine = describe_machine(None, rowpack_version())
     with tempfile.TemporaryDirectory(prefix="builds-", dir=arguments.work_folder) as scratch:
         store = ArtifactStore(arguments.shape, Path(scratch), environments, 4096)

@@ -15,7 +15,7 @@ from measured_process import CommandError, size_of
 
 SINGLE = ("--decoder-engine-layout", "single")
 PRECISIONS = {"fp32": (), "int8": ("--quantization", "int8"), "int4": ("--quantization", "int4")}
-PROMPT_TOKENS = 142
+PROMPT_TOKENS = 64
 
 
 @dataclass(frozen=True)

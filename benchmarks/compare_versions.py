@@ -103,7 +103,15 @@ def open_build(name: str, folder: Path) -> Build:
         tar_file.write_bytes(archive)
         with tarfile.open(tar_file) as tar:
             tar.extractall(folder, filter="data")
-    return Build(name, sys.executable, (tree / "packager", tree / "loaders"))
+    return Build(name, sys.executable, (tree / "packager", tree / "loaders", *other_import_paths()))
+
+
+def other_import_paths() -> list[Path]:
+    """Return the folders of ``PYTHONPATH`` that hold other packages than rowpack, which its trees need."""
+    folders = [Path(word).absolute() for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
+    return [
+        folder for folder in folders if not any((folder / name).exists() for name in ("rowpack", "rowpack_loaders"))
+    ]
 
 
 def measure(earlier: Build, later: Build, store: ArtifactStore, arguments: argparse.Namespace) -> list[MetricRounds]:
@@ -136,9 +144,8 @@ def measure_once(
     inspected = run_measured([*rowpack, "inspect", bundle], environment=environment)
     request = LoadRequest(bundle, "chunked", arguments.threads, 4096)
     prompt = prompt_of(arguments.prompt_tokens, vocabulary)
-    with ContenderProcess(
-        build.python, "rowpack_bundle", request, import_paths=build.import_paths, inherit_path=False
-    ) as process:
+    path = environment["PYTHONPATH"]
+    with ContenderProcess(build.python, "rowpack_bundle", request, import_path=path) as process:
         process.prefill_s(prompt)
         prefill_s, decode_s = process.prefill_s(prompt), process.step_s(arguments.decode_steps)
         memory, load_s = process.ask(do="memory"), process.loading["load_s"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from contenders import LoadRequest
-from measured_process import last_words
+from measured_process import last_words, start
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,7 +22,10 @@ class ContenderError(Exception):
 
 
 class ContenderProcess:
-    """A loaded contender; use it as a context manager. Raises :class:`ContenderError` whenever its process ends."""
+    """A loaded contender; use it as a context manager. ``import_path`` stands in for ``PYTHONPATH``.
+
+    Raises :class:`ContenderError` whenever its process ends, ``CommandError`` where it cannot be started.
+    """
 
     def __init__(
         self,
@@ -29,29 +33,28 @@ class ContenderProcess:
         module: str,
         request: LoadRequest,
         *,
-        import_paths: tuple[Path, ...] = (),
-        inherit_path: bool = True,
+        import_path: str | None = None,
     ) -> None:
-        inherited = os.environ.get("PYTHONPATH", "") if inherit_path else ""
-        paths = os.pathsep.join([str(HERE), *map(str, import_paths), *([inherited] if inherited else [])])
+        inherited = os.environ.get("PYTHONPATH", "") if import_path is None else import_path
+        paths = os.pathsep.join([str(HERE), *([inherited] if inherited else [])])
         environment = {**os.environ, "OMP_NUM_THREADS": str(request.threads), "PYTHONPATH": paths}
         fields = json.dumps(asdict(request), default=str)
         self._scratch = tempfile.TemporaryDirectory()
         self._error_file = Path(self._scratch.name) / "stderr"
-        with self._error_file.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [python, "-W", "ignore", "-m", "contenders", module, fields],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=environment,
-            )
-        try:
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self._scratch.cleanup)
+            with self._error_file.open("wb") as errors:
+                self._process: subprocess.Popen[str] = start(
+                    [python, "-W", "ignore", "-m", "contenders", module, fields],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=environment,
+                )
+            on_failure.callback(self._process.communicate)
             self.loading = self._answer()
-        except ContenderError:
-            self._scratch.cleanup()
-            raise
+            on_failure.pop_all()
 
     def __enter__(self) -> ContenderProcess:
         return self
@@ -63,8 +66,10 @@ class ContenderProcess:
     def ask(self, **command: Any) -> dict[str, Any]:
         """Send one command and return its answer."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            # A process that ended meanwhile has left its last words, which the answer raises.
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
         return self._answer()
 
     def prefill_s(self, token_ids: list[int]) -> float:

@@ -9,6 +9,9 @@ from typing import Any
 
 Config = dict[str, Any]
 
+WKV_HIDDEN = 5120
+"""The width of RWKV-4 14b."""
+
 
 def text_part(config: Config) -> Config:
     """Return the part of a config that describes the text model."""
@@ -50,6 +53,14 @@ def write_shape(config: Config, path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(config), encoding="utf-8")
     return str(path)
+
+
+def config_of(shape: str) -> Config:
+    """Return the config of a published shape or of a file."""
+    from rowpack.cli.commands.synth import read_config
+    from rowpack.synthesis.published_shapes import published_config
+
+    return read_config(Path(shape)) if shape.endswith(".json") else published_config(shape)
 
 
 def wkv_tensor_bytes(rows: int, hidden: int) -> int:

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from artifacts import ArtifactStore
+from artifacts import ArtifactStore, Environments
 from contender_process import ContenderError, ContenderProcess, prompt_of
 from contenders import LoadRequest
 from contenders.catalogue import Artifact
 from markdown_table import markdown_table, megabytes
+from measured_process import CommandError
 
 SHORT_S = 1.0
 """Prompts shorter than this are timed three times after a warm-up."""
 STEPS = 4
+PEERS = {
+    "transformers": ("hugging_face", "float32", Artifact("checkpoint")),
+    "ONNX Runtime GenAI": ("genai_folder", "", Artifact("genai", ("fp32",))),
+    "llama.cpp": ("llama_cpp_file", "", Artifact("gguf", ("f32",))),
+}
+"""Who else runs growing prompts, in float32: module, choice, what it loads."""
 
 
 @dataclass(frozen=True)
 class GrowingContender:
-    """What is measured: ``python`` runs ``module`` with ``choice`` on an artifact."""
+    """What is measured: ``python`` runs ``module`` with ``choice`` on an artifact, prompts that are expected to take no
+    more than ``most_seconds``; ``import_path`` stands in for ``PYTHONPATH`` where it is not None."""
 
     name: str
     python: str
     module: str
     choice: str
     artifact: Artifact
+    most_seconds: float
+    import_path: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,9 +59,8 @@ def measure_prompts(
     *,
     threads: int,
     cache_rows: int,
-    most_seconds: float,
 ) -> tuple[list[PromptFigures], dict[str, str]]:
-    """Measure each contender from short to long, until one more length would take longer than ``most_seconds``.
+    """Measure each contender from short to long, until one more length would take longer than its ``most_seconds``.
 
     Returns the figures, and why a contender was left out or where it stopped.
     """
@@ -59,16 +68,24 @@ def measure_prompts(
     remarks: dict[str, str] = {}
     vocabulary = store.vocabulary_size()
     for contender in contenders:
-        print(f"{contender.name}: growing prompts", file=sys.stderr)
-        request = LoadRequest(store.prepare(contender.artifact), contender.choice, threads, cache_rows)
+        print(f"{contender.name}: preparing", file=sys.stderr)
         try:
-            with ContenderProcess(contender.python, contender.module, request) as process:
+            source = store.prepare(contender.artifact)
+            library = store.llama_cpp() if contender.artifact.kind == "gguf" else None
+            request = LoadRequest(source, contender.choice, threads, cache_rows, library)
+            with ContenderProcess(
+                contender.python, contender.module, request, import_path=contender.import_path
+            ) as process:
                 for tokens in lengths:
-                    if expected_seconds(figures, contender.name, tokens) > most_seconds:
-                        remarks[contender.name] = f"{tokens} tokens would have taken more than {most_seconds:.0f} s"
+                    seconds = expected_seconds(figures, contender.name, tokens)
+                    if seconds > contender.most_seconds:
+                        remarks[contender.name] = (
+                            f"{tokens:,} tokens would have taken more than {contender.most_seconds:.0f} s"
+                        )
                         break
+                    print(f"{contender.name}: {tokens:,} tokens, about {seconds:.0f} s", file=sys.stderr)
                     figures.append(measure_length(process, contender.name, prompt_of(tokens, vocabulary)))
-        except ContenderError as error:
+        except (CommandError, ContenderError) as error:
             remarks[contender.name] = str(error)
     return figures, remarks
 
@@ -107,12 +124,12 @@ def prompt_tables(figures: Sequence[PromptFigures]) -> str:
     times, memory = [], []
     for tokens in lengths:
         entries = [by_place.get((name, tokens)) for name in names]
-        cells = [str(tokens)]
+        cells = [f"{tokens:,}"]
         for entry in entries:
             cells += [f"{entry.prefill_ms:,.1f}", f"{entry.prefill_ms / tokens:.2f}"] if entry else ["", ""]
             cells.append(f"{entry.step_ms:.1f}" if entry else "")
         times.append(cells)
-        memory.append([str(tokens), *(memory_cell(entry) for entry in entries)])
+        memory.append([f"{tokens:,}", *(memory_cell(entry) for entry in entries)])
     columns = ["tokens"]
     for name in names:
         columns += [f"{name}: prompt ms", "ms/token", "next step ms"]
@@ -128,15 +145,23 @@ def memory_cell(entry: PromptFigures | None) -> str:
 
 
 def growing_contenders(
-    python: str, peers_python: str | None, bundle_options: tuple[str, ...] = ()
+    peers: Collection[str], environments: Environments, most_seconds: float, most_seconds_chunked: float
 ) -> list[GrowingContender]:
-    """Return this project's two ways to run a prompt, and transformers where its environment is named."""
-    bundle = Artifact("bundle", bundle_options)
+    """Return this project's two ways to run a prompt, and peers (names of ``PEERS``).
+
+    ``most_seconds_chunked`` is for the chunks, ``most_seconds`` for the others, which reach the long prompts later.
+    """
+    own, bundle = environments.rowpack_python, Artifact("bundle")
     found = [
-        GrowingContender("rowpack chunked", python, "rowpack_bundle", "chunked", bundle),
-        GrowingContender("rowpack token loop", python, "rowpack_bundle", "token-loop", bundle),
+        GrowingContender("rowpack chunked", own, "rowpack_bundle", "chunked", bundle, most_seconds_chunked),
+        GrowingContender("rowpack token loop", own, "rowpack_bundle", "token-loop", bundle, most_seconds),
     ]
-    if peers_python is not None:
-        checkpoint = Artifact("checkpoint")
-        found.append(GrowingContender("transformers", peers_python, "hugging_face", "float32", checkpoint))
+    for name in peers:
+        module, choice, artifact = PEERS[name]
+        if artifact.kind == "gguf":
+            found.append(GrowingContender(name, own, module, choice, artifact, most_seconds))
+        else:
+            python = environments.peers_python or own
+            path = environments.peers_path
+            found.append(GrowingContender(name, python, module, choice, artifact, most_seconds, path))
     return found

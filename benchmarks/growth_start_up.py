@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,23 @@ from rounds import Summary, summarize
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO_CHECKPOINT = ROOT / "packager" / "rowpack" / "demo_checkpoint"
+OLDER_BUNDLE = ROOT / "schema" / "vectors" / "good" / "older" / "format-1-rwkv-single.bundle"
 BARE = "python -c pass"
+WRITTEN = ("again.bundle", "again.json", "new.bundle", "graphs", "random", "demonstrated.bundle")
+"""What the runs of a round write; it is removed before the next command."""
+SHAPE_OF_ONE_LAYER = {
+    "architectures": ["RwkvForCausalLM"],
+    "model_type": "rwkv",
+    "attention_hidden_size": 64,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "layer_norm_epsilon": 1e-05,
+    "num_hidden_layers": 1,
+    "rescale_every": 6,
+    "vocab_size": 64,
+}
 
 
 @dataclass(frozen=True)
@@ -29,10 +46,7 @@ class StartUp:
 
 
 def smallest_runs(folder: Path) -> dict[str, list[str | Path]]:
-    """Return the arguments of the smallest real run of each command, on a demo bundle in ``folder``.
-
-    Signatures need a key made by another program and ``migrate`` a bundle from before the manifest: they have none.
-    """
+    """Return the arguments of the smallest real run of each command, on what :func:`prepare` put into ``folder``."""
     bundle, task, shape = folder / "demo.bundle", folder / "task.jsonl", folder / "shape.json"
     quiet: list[str | Path] = ["--progress", "none"]
     return {
@@ -40,36 +54,35 @@ def smallest_runs(folder: Path) -> dict[str, list[str | Path]]:
         "inspect": [bundle],
         "diff": [bundle, bundle],
         "validate": ["--header-only", bundle, *quiet],
+        "migrate": [OLDER_BUNDLE, "-o", folder / "new.bundle", *quiet],
         "check": ["--here", bundle],
         "digest": [bundle, *quiet],
+        "sign": ["--key", folder / "key.pem", "--signature", folder / "again.json", bundle, *quiet],
+        "verify-signature": ["--key", folder / "key.pub.pem", bundle, *quiet],
         "run": ["--prompt-ids", "1", "--max-new-tokens", "1", bundle],
         "selftest": [bundle],
         "bench": ["--prompt-tokens", "1", "--new-tokens", "1", "--repeats", "1", bundle, *quiet],
         "eval": [bundle, task, *quiet],
         "export-onnx": [DEMO_CHECKPOINT, "-o", folder / "graphs", *quiet],
         "synth": [shape, "-o", folder / "random", *quiet],
+        "demo": ["-o", folder / "demonstrated.bundle", *quiet],
     }
 
 
 def prepare(folder: Path) -> None:
-    """Build the demo bundle, and write a task of one item and the config of a model of one layer."""
-    command: list[str | Path] = [sys.executable, "-m", "rowpack", "build", DEMO_CHECKPOINT, "--progress", "none"]
-    run_measured([*command, "-o", folder / "demo.bundle"])
+    """Build the demo bundle and sign it, and write a task of one item and the config of a model of one layer.
+
+    Without ``openssl`` there is no key, so that what signs is left out with that reason.
+    """
+    rowpack: list[str | Path] = [sys.executable, "-m", "rowpack"]
+    bundle, key, public_key = folder / "demo.bundle", folder / "key.pem", folder / "key.pub.pem"
+    run_measured([*rowpack, "build", DEMO_CHECKPOINT, "-o", bundle, "--progress", "none"])
+    with contextlib.suppress(CommandError):
+        run_measured(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key])
+        run_measured(["openssl", "pkey", "-in", key, "-pubout", "-out", public_key])
+        run_measured([*rowpack, "sign", "--key", key, bundle, "--progress", "none"])
     (folder / "task.jsonl").write_text('{"context": "In the", "target": " beginning"}\n', encoding="utf-8")
-    shape = {
-        "architectures": ["RwkvForCausalLM"],
-        "model_type": "rwkv",
-        "attention_hidden_size": 64,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "hidden_size": 64,
-        "intermediate_size": 64,
-        "layer_norm_epsilon": 1e-05,
-        "num_hidden_layers": 1,
-        "rescale_every": 6,
-        "vocab_size": 64,
-    }
-    (folder / "shape.json").write_text(json.dumps(shape), encoding="utf-8")
+    (folder / "shape.json").write_text(json.dumps(SHAPE_OF_ONE_LAYER), encoding="utf-8")
 
 
 def measure_start_up(commands: Sequence[str], folder: Path, rounds: int) -> tuple[list[StartUp], dict[str, str]]:
@@ -78,7 +91,8 @@ def measure_start_up(commands: Sequence[str], folder: Path, rounds: int) -> tupl
     runs, absent = smallest_runs(folder), {}
     helps: dict[str, list[float]] = {name: [] for name in (BARE, *commands)}
     works: dict[str, list[float]] = {}
-    for _ in range(rounds):
+    for number in range(rounds):
+        print(f"start-up: round {number + 1} of {rounds}", file=sys.stderr)
         helps[BARE].append(run_measured([sys.executable, "-c", "pass"]).seconds)
         for name in commands:
             rowpack = [sys.executable, "-m", "rowpack", name]
@@ -97,8 +111,8 @@ def measure_start_up(commands: Sequence[str], folder: Path, rounds: int) -> tupl
 
 
 def clear(folder: Path) -> None:
-    """Remove what the last round's commands wrote."""
-    for name in ("again.bundle", "graphs", "random"):
+    """Remove what the last command wrote."""
+    for name in WRITTEN:
         remove_path(folder / name)
 
 

@@ -89,3 +89,9 @@ def roof_points(
         read_bytes = chunks * layer_bytes + head_bytes
         points.append(RoofPoint(label, rows, operations / read_bytes, operations / milliseconds * 1e3))
     return points
+
+
+def narrow_step(label: str, milliseconds: float, float32_bytes: int, read_bytes: int) -> RoofPoint:
+    """Place a step with weights of ``read_bytes`` under the roof: the operations are those of the float32 weights."""
+    operations = 2 * float32_bytes / 4
+    return RoofPoint(label, 1, operations / read_bytes, operations / milliseconds * 1e3)

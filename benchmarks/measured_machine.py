@@ -38,14 +38,21 @@ def describe_machine(threads: int | None, versions: Mapping[str, str]) -> str:
     software = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return (
         f"{processor_name(cpuinfo)} ({', '.join(processor_features(cpuinfo)) or 'no features named'}), "
-        f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {used}load average {os.getloadavg()[0]:.1f} "
+        f"{cores()}, {memory_gb:.0f} GB, {used}load average {os.getloadavg()[0]:.1f} "
         f"before; Python {platform.python_version()}{', ' if software else ''}{software}"
     )
 
 
 def short_name() -> str:
     """Return processor and cores, for the title of a picture."""
-    return f"{processor_name(read_cpuinfo())}, {os.cpu_count()} cores"
+    return f"{processor_name(read_cpuinfo())}, {cores()}"
+
+
+def cores() -> str:
+    """Return how many cores this process may use, and of how many where they are fewer (``taskset``, containers)."""
+    whole = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else whole
+    return f"{usable} cores" if usable == whole else f"{usable} of {whole} cores"
 
 
 def rowpack_version() -> dict[str, str]:
@@ -55,7 +62,10 @@ def rowpack_version() -> dict[str, str]:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            from rowpack_loaders.version import __version__
+            continue
+    if "rowpack" not in found:
+        # A source tree on PYTHONPATH has no metadata.
+        from rowpack_loaders.version import __version__
 
-            found[name] = __version__
+        found["rowpack"] = __version__
     return found

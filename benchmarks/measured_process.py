@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from resident_memory import read_resident_memory
 
@@ -36,11 +37,11 @@ def run_measured(
     environment: Mapping[str, str] | None = None,
     allowed_status: tuple[int, ...] = (0,),
 ) -> ProcessFigures:
-    """Run a command to its end; raise :class:`CommandError` for any other exit status."""
+    """Run a command to its end; raise :class:`CommandError` for another exit status, or where it cannot be started."""
     peak_resident_bytes = peak_anonymous_bytes = 0
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         started = time.perf_counter()
-        with subprocess.Popen(
+        with start(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -61,11 +62,25 @@ def run_measured(
         return ProcessFigures(seconds, peak_resident_bytes, peak_anonymous_bytes, output.read())
 
 
+def start(command: Sequence[str | os.PathLike[str]], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process as :class:`subprocess.Popen` does; :class:`CommandError` where the program is not there."""
+    try:
+        return subprocess.Popen(command, **options)
+    except OSError as error:
+        raise CommandError(f"{command[0]} cannot be started: {error.strerror}") from error
+
+
 def last_words(text: str) -> str:
-    """Return the last line that says something; of rowpack's errors the first, which ends with a code in brackets."""
+    """Return the last line that names an error, else the last that says anything.
+
+    rowpack's errors end with a code in brackets, Python's begin with the name of an exception.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    coded = [line for line in lines if re.search(r"\[[a-z0-9_]+\]$", line)]
-    return (coded or lines or [""])[-1]
+    for form in (r"\[[a-z0-9_]+\]$", r"^[A-Za-z_.]*(Error|Exception): "):
+        named = [line for line in lines if re.search(form, line)]
+        if named:
+            return named[-1]
+    return lines[-1] if lines else ""
 
 
 def size_of(path: Path) -> int:

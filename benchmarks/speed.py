@@ -42,7 +42,7 @@ WARM_STEPS = 2
 def main() -> int:
     """Measure one shape and print a section for each class of precision."""
     arguments = parse_arguments()
-    environments = Environments(arguments.peers_python, arguments.llama_cpp)
+    environments = environments_of(arguments)
     with tempfile.TemporaryDirectory(prefix="speed-", dir=arguments.work_folder) as scratch:
         folder = arguments.folder or Path(scratch)
         store = ArtifactStore(arguments.shape, folder, environments, arguments.cache_rows)
@@ -88,7 +88,13 @@ def parse_arguments() -> argparse.Namespace:
 def add_environment_options(parser: argparse.ArgumentParser) -> None:
     """Declare where the peers are."""
     parser.add_argument("--peers-python", help="the Python of an environment with the peers")
+    parser.add_argument("--peers-path", help="folders that the peers import from, in place of PYTHONPATH")
     parser.add_argument("--llama-cpp", type=Path, help="a folder with llama.cpp's prebuilt libraries")
+
+
+def environments_of(arguments: argparse.Namespace) -> Environments:
+    """Return where things run by the command line."""
+    return Environments(arguments.peers_python, arguments.llama_cpp, peers_path=arguments.peers_path)
 
 
 def measure_class(precision: str, store: ArtifactStore, arguments: argparse.Namespace) -> ClassReport:
@@ -130,9 +136,11 @@ def measure_round(
     vocabulary, first_tokens = store.vocabulary_size(), LOOP_TOKENS[store.family]
     library = store.llama_cpp() if contender.artifact.kind == "gguf" else None
     request = LoadRequest(source, contender.choice, arguments.threads, arguments.cache_rows, library)
+    # llama.cpp's libraries are called from any Python.
     own = contender.is_ours or contender.artifact.kind == "gguf"
     python = sys.executable if own or arguments.peers_python is None else arguments.peers_python
-    with ContenderProcess(python, contender.module, request) as process:
+    path = None if own else arguments.peers_path
+    with ContenderProcess(python, contender.module, request, import_path=path) as process:
         first = process.ask(do="prefill", token_ids=prompt_of(first_tokens, vocabulary))
         prefill_s = {}
         for tokens in [first_tokens] if contender.is_token_loop else lengths:

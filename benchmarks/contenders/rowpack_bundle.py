@@ -28,7 +28,9 @@ class BundleSequence:
 
 def versions() -> dict[str, str]:
     """Return the versions of what runs."""
-    return package_versions("rowpack", "onnxruntime", "openvino", "numpy")
+    from rowpack_loaders.version import __version__
+
+    return {"rowpack": __version__, **package_versions("onnxruntime", "openvino", "numpy")}
 
 
 def import_runtime() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from artifacts import announce_no_mtp, family_of
+from artifacts import Environments, announce_no_mtp, family_of
 from bundle_bytes import BundleBytes, bytes_table
 from growing_shapes import text_part, wide_rwkv, with_layers, wkv_tensor_bytes
-from growth_models import ModelFigures, layers_table, wkv_table
-from growth_prompts import PromptFigures, expected_seconds, prompt_tables
-from machine_roof import MachineRoof, roof_points
+from growth_models import ModelFigures, layers_table
+from growth_prompts import PEERS, PromptFigures, expected_seconds, growing_contenders, prompt_tables
+from growth_start_up import smallest_runs
+from growth_wkv import WkvFigures, wkv_table
+from machine_roof import MachineRoof, narrow_step, roof_points
 
+from rowpack.cli.commands import COMMANDS
 from rowpack.synthesis.published_shapes import published_config
 
 
@@ -22,7 +25,7 @@ def prompt(tokens: int, milliseconds: float, contender: str = "a") -> PromptFigu
 
 def model(size: int, anonymous_mb: int) -> ModelFigures:
     """Return a model that held 100 MB when loaded."""
-    return ModelFigures(size, 1.0, 0.1, 50.0, 5.0, 100 * 10**6, anonymous_mb * 10**6, 0, 0)
+    return ModelFigures(size, 142, 1.0, 0.1, 50.0, 5.0, 100 * 10**6, anonymous_mb * 10**6, 0, 0)
 
 
 def test_layers_grow_in_the_order_of_the_published_kinds() -> None:
@@ -78,9 +81,33 @@ def test_the_head_works_on_one_row_of_a_prompt() -> None:
     assert point.operations_per_byte == 0.5
 
 
+def test_a_step_with_narrow_weights_does_the_operations_of_the_wide_ones() -> None:
+    point = narrow_step("int8", 1.0, float32_bytes=4000, read_bytes=1000)
+    assert point.operations_per_byte == 2.0
+    assert point.operations_per_second == 2 * 1000 / 1e-3
+
+
+def test_every_command_has_a_smallest_run(tmp_path: Path) -> None:
+    assert smallest_runs(tmp_path).keys() == {command.name for command in COMMANDS}
+
+
+def test_peers_run_in_their_own_environment_and_with_their_own_limit() -> None:
+    where = Environments("peers/python", None, "own/python", peers_path="peers")
+    chunked, loop, transformers, llama_cpp = growing_contenders(["transformers", "llama.cpp"], where, 20.0, 150.0)
+    assert (chunked.python, chunked.most_seconds, loop.most_seconds) == ("own/python", 150.0, 20.0)
+    assert (transformers.python, transformers.import_path, transformers.most_seconds) == ("peers/python", "peers", 20.0)
+    # Its libraries are opened by this project's Python, which need not have the peers' packages.
+    assert (llama_cpp.python, llama_cpp.import_path) == ("own/python", None)
+    assert set(PEERS) >= {"transformers", "llama.cpp"}
+
+
 def test_memory_of_chunks_is_compared_with_the_exponents() -> None:
-    row = wkv_table([model(64, anonymous_mb=270)]).splitlines()[-1]
-    assert row.startswith("| 64 | 85 | 100 | 170 | 2.00 |")
+    mb = 10**6
+    blocks = WkvFigures(64, 8, 50.0, 100 * mb, 142 * mb, 300 * mb, 342 * mb)
+    written_out = WkvFigures(64, 64, 60.0, 100 * mb, 270 * mb, 300 * mb, 470 * mb)
+    rows = wkv_table([blocks, written_out]).splitlines()[-2:]
+    assert rows[0] == "| 64 | blocks of 8 | 85 | 100 | 42 | 342 | 0.49 | 50.0 |"
+    assert rows[1] == "| 64 | written out | 85 | 100 | 170 | 470 | 2.00 | 60.0 |"
 
 
 def test_a_row_for_each_model() -> None:
