@@ -33,6 +33,7 @@ from rowpack_loaders.weight_references import check_weight_references
 if TYPE_CHECKING:
     from rowpack_loaders.mapped_section import MappedSection
     from rowpack_loaders.runtimes import IntArray
+    from rowpack_loaders.runtimes.thread_wait import ThreadWait
 
 Layout = Literal["auto", "single", "split"]
 LAYOUTS = ("auto", "single", "split")
@@ -149,6 +150,7 @@ def load(
     threads: int | None = None,
     layout: Layout = "auto",
     cache_folder: str | os.PathLike[str] | None = None,
+    thread_wait: ThreadWait = "auto",
 ) -> Decoder:
     """Load the bundle at ``path`` and return its :class:`Decoder`.
 
@@ -156,7 +158,9 @@ def load(
     runtime's choice (``ort``: the processor, with every physical core this process may use). ``layout``:
     ``auto`` loads the prefill engine of a split bundle when memory holds it and warns when it does not,
     ``single`` never loads it, ``split`` insists. ``cache_folder`` is where a runtime that compiles at load (TensorRT
-    for RTX) keeps what it compiled for this device; without one nothing is written. Engine sections are checked by
+    for RTX) keeps what it compiled for this device; without one nothing is written. ``thread_wait`` is for ``ort``:
+    idle threads ``spin`` (for 1 ms: fastest on cores that nobody else uses) or ``sleep`` (after 20 µs: better company);
+    ``auto`` spins if, at load, each thread has a core that no other task runs on. Engine sections are checked by
     their digests before they are loaded; ``rowpack validate`` checks the weights as well.
     """
     if layout not in LAYOUTS:
@@ -166,7 +170,7 @@ def load(
         bundle.require_manifest()
         model = describe_model(bundle.manifest, where=f"{bundle.path}: manifest.json")
         kept = None if cache_folder is None else Path(cache_folder)
-        loaded = _load_engines(bundle, model, layout, runtime, device, threads, kept)
+        loaded = _load_engines(bundle, model, layout, runtime, device, threads, kept, thread_wait)
     except BaseException:
         bundle.close()
         raise
@@ -200,6 +204,7 @@ def _load_engines(
     device: str | None,
     threads: int | None,
     cache_folder: Path | None,
+    thread_wait: ThreadWait,
 ) -> Runtime:
     if layout == "split" and PREFILL not in model.engines:
         raise RowpackError(
@@ -217,7 +222,14 @@ def _load_engines(
     def load_roles(roles: Sequence[str]) -> Runtime:
         engines = {role: _read_engine(bundle, model, role, weights) for role in roles}
         return load_runtime(
-            backend, model, engines, weights, device=device, thread_count=threads, cache_folder=cache_folder
+            backend,
+            model,
+            engines,
+            weights,
+            device=device,
+            thread_count=threads,
+            cache_folder=cache_folder,
+            thread_wait=thread_wait,
         )
 
     if layout == "single" or PREFILL not in model.engines:

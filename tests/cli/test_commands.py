@@ -196,6 +196,20 @@ def test_bench_measures_both_ways(bundle: Path, capsys: Capture) -> None:
     assert "prefill of 70 tokens, chunked" in capsys.readouterr().out
 
 
+def test_bench_says_how_threads_wait(bundle: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[str] = []
+
+    def choose(wait: str, _: int) -> int:
+        chosen.append(wait)
+        return 20
+
+    monkeypatch.setattr("rowpack_loaders.runtimes.ort.chosen_spin_us", choose)
+    words = ["bench", bundle, "--prompt-tokens", "2", "--new-tokens", "1", "--repeats", "1", "--progress", "none"]
+    for choice in ([], ["--thread-wait", "sleep"]):
+        run_json([*words, *choice], capsys)
+    assert chosen == ["auto", "sleep"]
+
+
 def test_eval_counts_exact_continuations(bundle: Path, tmp_path: Path, capsys: Capture) -> None:
     ids = run_json(["run", bundle, "--prompt-ids", "5,6,7", "--max-new-tokens", "2"], capsys)["token_ids"]
     task = tmp_path / "task.jsonl"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rowpack_loaders.buffers import SequenceSnapshot
     from rowpack_loaders.mapped_section import MappedSection
+    from rowpack_loaders.runtimes.thread_wait import ThreadWait
     from rowpack_loaders.section_content import SectionContent
 
     FloatArray = npt.NDArray[np.float32]
@@ -86,11 +87,12 @@ class RuntimeEntry:
     module: str
     class_name: str
     on_gpu: bool = False
+    thread_wait: bool = False
 
 
 # By backend id; a module is imported when a bundle asks for it.
 RUNTIMES = {
-    "ort": RuntimeEntry("rowpack_loaders.runtimes.ort", "OrtRuntime"),
+    "ort": RuntimeEntry("rowpack_loaders.runtimes.ort", "OrtRuntime", thread_wait=True),
     "openvino": RuntimeEntry("rowpack_loaders.runtimes.openvino", "OpenVinoRuntime"),
     "trt": RuntimeEntry("rowpack_loaders.runtimes.tensorrt", "TensorRtRuntime", on_gpu=True),
     "trt_rtx": RuntimeEntry("rowpack_loaders.runtimes.tensorrt", "TensorRtxRuntime", on_gpu=True),
@@ -106,12 +108,14 @@ def load_runtime(
     device: str | None = None,
     thread_count: int | None = None,
     cache_folder: Path | None = None,
+    thread_wait: ThreadWait = "auto",
 ) -> Runtime:
     """Load ``engines`` (role → a graph's bytes, or a plan's content) with the runtime for ``backend``.
 
     ``weights`` is the weight section, which stays mapped as long as the runtime lives. ``cache_folder`` is for
-    runtimes that compile at load. Raises
-    :class:`RowpackError` ``runtime_unknown`` or ``runtime_not_installed``, and what the runtime raises.
+    runtimes that compile at load, ``thread_wait`` for those that can be told how idle threads wait. Raises
+    :class:`RowpackError` ``runtime_unknown``, ``runtime_not_installed`` or ``thread_wait_unsupported``, and what the
+    runtime raises.
     """
     if backend not in RUNTIMES:
         raise RowpackError(
@@ -123,6 +127,17 @@ def load_runtime(
         )
     entry = RUNTIMES[backend]
     options: dict[str, Any] = {"cache_folder": cache_folder} if entry.on_gpu else {}
+    if entry.thread_wait:
+        options["thread_wait"] = thread_wait
+    elif thread_wait != "auto":
+        raise RowpackError(
+            "thread_wait_unsupported",
+            "This runtime does not let one say how its threads wait",
+            where=backend,
+            found=repr(thread_wait)[:80],
+            expected="auto",
+            remedy="Leave the choice out",
+        )
     try:
         runtime_class: Any = getattr(importlib.import_module(entry.module), entry.class_name)
         runtime: Runtime = runtime_class(model, engines, weights, device=device, thread_count=thread_count, **options)

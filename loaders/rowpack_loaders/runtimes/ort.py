@@ -28,6 +28,7 @@ from rowpack_loaders.runtimes.engine_mismatch import engine_mismatch
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_sequence import open_ort_sequence
 from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime
+from rowpack_loaders.runtimes.thread_wait import ThreadWait, chosen_spin_us
 from rowpack_loaders.weights import WeightView, view_weights
 
 if TYPE_CHECKING:
@@ -41,14 +42,6 @@ SHARED_WEIGHT_BYTES = 2**18
 Only matrices are that large. The runtime may reshape a small initializer while it optimises (a bias whose addition is
 moved past a transpose, say), and a value given under the old name would then have the wrong shape; matrices are
 operands of products, which it leaves as they are.
-"""
-
-SPIN_US = 20
-"""How long an idle worker thread spins before it sleeps: from one product to the next, and no longer.
-
-The runtime's own choice, about 1 ms, is for a machine that does nothing else. Where other programs run, a spinning
-worker holds the core that the thread it waits for needs: among six busy programs on two cores, taken in turns, a
-step of a small model took 45 ms with it and 24 ms with this.
 """
 
 _VIEWED_AS_INTEGERS = {"BF16": 16, "F8_E4M3": 17}  # onnx.TensorProto.BFLOAT16, FLOAT8E4M3FN
@@ -83,6 +76,7 @@ class OrtRuntime:
         *,
         device: str | None = None,
         thread_count: int | None = None,
+        thread_wait: ThreadWait = "auto",
     ) -> None:
         if device not in (None, "cpu"):
             raise RowpackError(
@@ -94,6 +88,7 @@ class OrtRuntime:
         self.model = model
         self.backend_version: str = onnxruntime.__version__
         self.thread_count = computing_threads(thread_count)
+        self.spin_us = chosen_spin_us(thread_wait, self.thread_count)
         self.has_prefill_engine = PREFILL in engines
         self._check_operators(engines)
         # ONNX Runtime holds addresses, not references, so the views live as long as the sessions.
@@ -140,7 +135,7 @@ class OrtRuntime:
         options.log_severity_level = _FATAL_ONLY
         options.intra_op_num_threads = self.thread_count
         options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_US))
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(self.spin_us))
         # A pattern would be kept for every cache length that is run: 25 kB a step on a small hybrid model.
         options.enable_mem_pattern = False
         if has_block_products(onnx_bytes):

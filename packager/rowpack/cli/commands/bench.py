@@ -25,6 +25,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--repeats", type=whole_number(1), default=5, metavar="N", help="figures are medians of these (default: 5)"
     )
     parser.add_argument("--threads", type=whole_number(1), metavar="N", help="default: one for each physical core")
+    parser.add_argument(
+        "--thread-wait",
+        choices=("auto", "spin", "sleep"),
+        default="auto",
+        help="how idle threads of ONNX Runtime wait: spin (fastest on idle cores), sleep, or auto, by what else runs",
+    )
     add_progress_option(parser)
     add_json_option(parser)
 
@@ -35,7 +41,7 @@ def run(arguments: Namespace, console: Console) -> int:
     from rowpack_loaders.benchmark import run_benchmark
 
     with (
-        load(arguments.bundle, threads=arguments.threads) as decoder,
+        load(arguments.bundle, threads=arguments.threads, thread_wait=arguments.thread_wait) as decoder,
         console.progress(arguments.progress) as progress,
         progress.stage("benchmark") as stage,
     ):
