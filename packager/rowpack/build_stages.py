@@ -28,7 +28,6 @@ from rowpack.engines.backend import Backend, BuiltEngine, EngineBuilder, FileRan
 from rowpack.engines.io_contract import PREFILL
 from rowpack.families.declaration import RuntimeFacts
 from rowpack.gate import LayoutDecision
-from rowpack.host_need import check_host_memory
 from rowpack.input_digests import InputDigests, input_record
 from rowpack.layout_stage import (
     build_memory_need,
@@ -40,6 +39,7 @@ from rowpack.layout_stage import (
     memory_warning,
 )
 from rowpack.memory_sampler import MemorySampler
+from rowpack.memory_stage import announce_needs
 from rowpack.model_preparation import BuildRequest, PreparedModel, prepare_model
 from rowpack.prefill_rows import check_prefill_rows
 from rowpack.progress import Progress
@@ -142,7 +142,7 @@ def _build_into(
         graphs.pop(PREFILL, None)
     need = build_memory_need(request, prepared, backend, decision, graphs)
     available_bytes = available_host_memory()
-    check_host_memory(need, available_bytes, override=request.ignore_host_memory)
+    announce_needs(request, checkpoint, prepared, backend, decision, need, available_bytes, writer, progress)
     form = backend.graph_form(prepared.max_cache_length)
     orders = engine_orders(prepared, graphs, request.prefill_rows, form)
     # Loaders that predate the manifest are told of a prefill engine only where there is one.
@@ -171,7 +171,7 @@ def _build_into(
     manifest = build_manifest(facts)
     memory = memory_need(manifest)
     tight = memory_warning(decision, memory)
-    if tight is not None:
+    if tight is not None and all(warning.code != tight.code for warning in progress.warnings):
         progress.warning(tight)
     with progress.stage("publish", str(request.output)):
         finished = writer.finish(manifest, _provenance(request, backend, engines, inputs))

@@ -8,7 +8,7 @@ has no products: it widens them to float32, once a session.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rowpack_loaders.errors import RowpackError
@@ -16,12 +16,24 @@ from rowpack_loaders.errors import RowpackError
 PROCESS_BYTES = 500 * 10**6
 """The packager itself with its graphs and buffers (docs/benchmarks.md, memory of a build)."""
 
+_OTHERWISE = "free memory, or build on a larger machine"
+
 
 @dataclass(frozen=True)
 class HostMemoryNeed:
     """Bytes that each stage of a build needs at most, by the stage's name."""
 
     stages: Mapping[str, int]
+
+    @property
+    def largest_tensor_bytes(self) -> int:
+        """Bytes of the largest tensor on its way into the bundle."""
+        return self.stages["weights"] - PROCESS_BYTES
+
+    @property
+    def builder_bytes(self) -> int:
+        """Bytes that the compiler of one engine takes in its own process; 0 where nothing is compiled."""
+        return self.stages["engines"] - PROCESS_BYTES
 
     @property
     def byte_count(self) -> int:
@@ -39,28 +51,36 @@ def host_memory_need(
     largest_tensor_bytes: int,
     builder_bytes: int,
     private_weight_bytes: int,
-    engine_count: int,
+    session_count: int,
     verify: bool,
 ) -> HostMemoryNeed:
     """Return the need of a build.
 
     ``largest_tensor_bytes`` counts in float32, the width in which tensors are converted; ``builder_bytes`` is what the
     compiler of one engine takes in its own process; ``private_weight_bytes`` is what one session of the smoke run
-    holds of the weights for itself: the exported graph is one session, and gone before the engines' graphs are loaded.
+    holds of the weights for itself, and ``session_count`` how many it has at once: the exported graph is one session,
+    and gone before the engines' graphs are loaded.
     """
     stages = {
         "weights": PROCESS_BYTES + largest_tensor_bytes,
         "engines": PROCESS_BYTES + builder_bytes,
     }
     if verify:
-        stages["verify"] = PROCESS_BYTES + engine_count * private_weight_bytes
+        stages["verify"] = PROCESS_BYTES + session_count * private_weight_bytes
     return HostMemoryNeed(stages)
 
 
-def check_host_memory(need: HostMemoryNeed, available_bytes: int | None, *, override: bool) -> None:
+def check_host_memory(
+    need: HostMemoryNeed,
+    available_bytes: int | None,
+    *,
+    override: bool,
+    fitting: Callable[[int], Sequence[str]] = lambda available_bytes: (),
+) -> None:
     """Refuse a build that cannot fit, unless told to try; raises ``host_memory_insufficient``.
 
-    Nothing is refused where the system does not say what is available.
+    ``fitting`` returns the options under which a build fits in so many bytes. Nothing is refused where the system does
+    not say what is available.
     """
     if override or available_bytes is None or need.byte_count <= available_bytes:
         return
@@ -69,17 +89,10 @@ def check_host_memory(need: HostMemoryNeed, available_bytes: int | None, *, over
         f"this build does not fit in the memory of this machine (stage {need.stage})",
         found=f"{available_bytes} bytes available",
         expected=f"about {need.byte_count} bytes",
-        remedy=f"{_remedy(need)}; --ignore-host-memory tries all the same",
+        remedy=f"{in_words(fitting(available_bytes), _OTHERWISE)}; --ignore-host-memory tries all the same",
     )
 
 
-def _remedy(need: HostMemoryNeed) -> str:
-    if need.stage == "verify":
-        others = max(byte_count for stage, byte_count in need.stages.items() if stage != "verify")
-        return (
-            f"Build with --no-verify, which takes about {others} bytes, and run rowpack selftest on a larger machine, "
-            "or leave half precision out: float32 weights are mapped"
-        )
-    if need.stage == "engines":
-        return "Build on a larger machine, or with a smaller --precision"
-    return "Free memory, or build on a larger machine"
+def in_words(fitting: Sequence[str], otherwise: str) -> str:
+    """Return a remedy that names the options under which a build would fit, or ``otherwise``."""
+    return f"What would fit, about: {', '.join(fitting)}" if fitting else f"Nothing of this model fits: {otherwise}"

@@ -115,7 +115,7 @@ def build_memory_need(
             prepared.plan.tensor_bytes, max(len(graph.graph.node) for graph in graphs.values())
         ),
         private_weight_bytes=private,
-        engine_count=2 if decision.layout == "split" else 1,
+        session_count=2 if decision.layout == "split" else 1,
         verify=request.verify,
     )
 

@@ -24,7 +24,7 @@ def need(**changes: Any) -> HostMemoryNeed:
         "largest_tensor_bytes": 4 * GB,
         "builder_bytes": 18 * GB,
         "private_weight_bytes": 36 * GB,
-        "engine_count": 2,
+        "session_count": 2,
         "verify": True,
     }
     return host_memory_need(**{**facts, **changes})

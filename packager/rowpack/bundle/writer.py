@@ -115,6 +115,10 @@ class BundleWriter:
         """The file being written; sections already added can be mapped from it."""
         return self._file.temporary_path
 
+    def check_free_space(self, length_bytes: int) -> None:
+        """Raise ``disk_full`` when there is less free space than ``length_bytes`` where the bundle is written."""
+        self._file.check_free_space(length_bytes)
+
     def section_range(self, name: str) -> SectionRange:
         """Return the absolute byte range of a section already added."""
         return self._written[name].place
