@@ -219,7 +219,11 @@ def _load_engines(
 
     backend = _backend(model, runtime)
 
+    one_session = backend in RUNTIMES and RUNTIMES[backend].one_session and model.prefill_serves_decode
+
     def load_roles(roles: Sequence[str]) -> Runtime:
+        if one_session and PREFILL in roles:
+            roles = [PREFILL]
         engines = {role: _read_engine(bundle, model, role, weights) for role in roles}
         return load_runtime(
             backend,
@@ -289,9 +293,11 @@ def _read_engine(
 def second_engine_bytes(model: ModelDescription) -> int:
     """Return what the prefill engine adds to the memory of the decode engine, as far as the manifest says.
 
-    Weights that both engines share add nothing.
+    Weights that both engines share add nothing, nor do any where one session serves both roles.
     """
     resident = model.resident_bytes[PREFILL]
+    if model.prefill_serves_decode:
+        return resident.context
     return resident.context + (resident.private if model.weights_shared else resident.weights)
 
 

@@ -50,7 +50,11 @@ class RowRange:
 
 @dataclass(frozen=True)
 class EngineRecord:
-    """One engine: its section, what built it, and every input and output in the engine's order."""
+    """One engine: its section, what built it, and every input and output in the engine's order.
+
+    ``serves_decode`` marks a prefill engine that takes one row at the decode engine's cost, so that a session of it can
+    serve both roles.
+    """
 
     name: str
     section: str
@@ -59,6 +63,7 @@ class EngineRecord:
     rows: RowRange
     inputs: tuple[TensorRecord, ...]
     outputs: tuple[TensorRecord, ...]
+    serves_decode: bool = False
 
     def input(self, name: str) -> TensorRecord:
         """Return the input called ``name``; KeyError when the engine has none."""
@@ -196,6 +201,12 @@ def read_private_weights(manifest: dict[str, object], where: str, role: str) -> 
     return resident.integer("private")
 
 
+def read_serves_decode(manifest: dict[str, object], where: str) -> bool:
+    """Return whether one session of the prefill engine serves both roles."""
+    engine = dict(Fields(manifest, "", where).members("engines")).get("prefill")
+    return engine is not None and _serves_decode(engine)
+
+
 def read_limits(manifest: dict[str, object], where: str) -> Limits:
     """Return the limits."""
     fields = Fields(manifest, "", where).child("limits")
@@ -228,7 +239,12 @@ def _read_engine(name: str, fields: Fields) -> EngineRecord:
         rows=RowRange(rows.integer("min", minimum=1), rows.integer("opt", minimum=1), rows.integer("max", minimum=1)),
         inputs=tuple(_read_tensor(tensor) for tensor in fields.children("inputs")),
         outputs=tuple(_read_tensor(tensor) for tensor in fields.children("outputs")),
+        serves_decode=_serves_decode(fields),
     )
+
+
+def _serves_decode(engine: Fields) -> bool:
+    return "serves_decode" in engine.raw and engine.boolean("serves_decode")
 
 
 def _read_tensor(fields: Fields) -> TensorRecord:

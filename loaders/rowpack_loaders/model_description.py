@@ -61,6 +61,11 @@ class ModelDescription:
         return self.tokens.vocab_size
 
     @property
+    def prefill_serves_decode(self) -> bool:
+        """Whether one session of the prefill engine may run the steps too, so that one copy of the weights is held."""
+        return PREFILL in self.engines and self.engines[PREFILL].serves_decode
+
+    @property
     def bounded_rows(self) -> int | None:
         """The longest sequence in rows, or None for a model whose states all have a fixed size."""
         bounded = any(state.update == APPEND_ROWS for state in self.states)

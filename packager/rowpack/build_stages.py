@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from rowpack.build_report import BuildReport, HostMemoryUse
 from rowpack.bundle.manifest import (
@@ -22,10 +22,9 @@ from rowpack.bundle.manifest import (
 from rowpack.bundle.provenance import slsa_provenance, source_date
 from rowpack.bundle.writer import BundleWriter
 from rowpack.checkpoint import Checkpoint, open_checkpoint
-from rowpack.engine_stage import add_engines, counted, engine_graphs, engine_orders, scratch_file
+from rowpack.engine_stage import EngineGraphs, add_engines, counted, engine_graphs, engine_orders, scratch_file
 from rowpack.engines import find_backend
 from rowpack.engines.backend import Backend, BuiltEngine, EngineBuilder, FileRange
-from rowpack.engines.io_contract import PREFILL
 from rowpack.families.declaration import RuntimeFacts
 from rowpack.gate import LayoutDecision
 from rowpack.input_digests import InputDigests, input_record
@@ -51,9 +50,6 @@ from rowpack_loaders.digests import canonical_json
 from rowpack_loaders.golden import GOLDEN_SECTION, GoldenVectors, encode_golden
 from rowpack_loaders.host_memory import available_host_memory
 from rowpack_loaders.version import __version__
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["BuildReport", "BuildRequest", "build", "export_onnx"]
 
@@ -112,8 +108,11 @@ def export_onnx(request: BuildRequest, output_folder: Path, progress: Progress |
         checkpoint = open_checkpoint(request.checkpoint, allow_missing_tokenizer=True)
     with checkpoint:
         prepared = prepare_model(checkpoint, request)
-        exported, engines = _graphs(prepared, request, backend, split=True, progress=progress)
-        graphs = {"exported.onnx": exported, **{f"{role}.onnx": graph for role, graph in engines.items()}}
+        engines = _graphs(prepared, request, backend, split=True, progress=progress)
+        graphs = {
+            "exported.onnx": engines.exported,
+            **{f"{role}.onnx": graph for role, graph in engines.by_role.items()},
+        }
         with progress.stage("weights", total_bytes=prepared.plan.section_bytes) as stage:
             return write_files(
                 output_folder,
@@ -136,10 +135,10 @@ def _build_into(
 ) -> BuildReport:
     """Write every section, verify on the unpublished file, and publish."""
     may_split = request.decoder_engine_layout != "single" and backend.split_veto(request.quantization) is None
-    exported, graphs = _graphs(prepared, request, backend, split=may_split, progress=progress)
+    graphs = _graphs(prepared, request, backend, split=may_split, progress=progress)
     decision = decide(request, prepared, backend, graphs)
     if decision.layout == "single":
-        graphs.pop(PREFILL, None)
+        graphs = graphs.without_prefill()
     need = build_memory_need(request, prepared, backend, decision, graphs)
     available_bytes = available_host_memory()
     announce_needs(request, checkpoint, prepared, backend, decision, need, available_bytes, writer, progress)
@@ -166,7 +165,9 @@ def _build_into(
         facts = _manifest_facts(told, checkpoint, prepared, decision, backend, engines, inputs)
         worst_error: dict[str, float] = {}
         if request.verify:
-            with reference_model(prepared, exported, weights_range, checkpoint, request.output, progress) as reference:
+            with reference_model(
+                prepared, graphs.exported, weights_range, checkpoint, request.output, progress
+            ) as reference:
                 facts, worst_error = _verify(writer, facts, reference, weights_range, progress)
     manifest = build_manifest(facts)
     memory = memory_need(manifest)
@@ -196,16 +197,16 @@ def _build_into(
 
 def _graphs(
     prepared: PreparedModel, request: BuildRequest, backend: Backend, *, split: bool, progress: Progress
-) -> tuple[onnx.ModelProto, dict[str, onnx.ModelProto]]:
-    """Return the exported graph and the engines' graphs by role."""
+) -> EngineGraphs:
+    """Return the exported graph and the engines' graphs."""
     with progress.stage("export", f"{prepared.model.family}, {len(prepared.plan.tensors)} tensors"):
         from rowpack.export import export_graph
 
         exported = export_graph(prepared.model, prepared.plan, prepared.precision)
     with progress.stage("surgery", "decode and prefill" if split else "decode"):
-        fused = backend.fused_operators(request.lowering, exported)
+        fused = backend.fused_operators(request.mixer_lowering, exported)
         form = replace(backend.graph_form(prepared.max_cache_length), fused=fused)
-        return exported, engine_graphs(exported, request.prefill_rows, form, split=split)
+        return engine_graphs(exported, request.prefill_rows, form, split=split)
 
 
 def _weight_pieces(prepared: PreparedModel, checkpoint: Checkpoint, progress: Progress) -> Iterator[bytes | memoryview]:
@@ -335,5 +336,5 @@ def _provenance(
         for field in fields(request)
         if field.name not in ("checkpoint", "output", "engine_options", "ignore_host_memory")
     }
-    parameters |= request.engine_options.as_json()
+    parameters |= {"lowering": request.mixer_lowering, **request.engine_options.as_json()}
     return slsa_provenance(parameters, inputs, {"rowpack": __version__, backend.name: engines[0].backend_version})

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,20 +39,38 @@ PLAN_SUFFIX = ".plan"
 Piece = TypeVar("Piece", bytes, memoryview, "bytes | memoryview")
 
 
-def engine_graphs(
-    exported: onnx.ModelProto, prefill_rows: int, form: GraphForm, *, split: bool
-) -> dict[str, onnx.ModelProto]:
-    """Return the engines' graphs by role, in the form their backend takes."""
-    from rowpack.surgery import decode_model, prefill_model
+@dataclass(frozen=True)
+class EngineGraphs:
+    """The engines' graphs by role; ``prefill_serves_decode`` says that one session is to run chunks and steps.
+
+    So it is where each session would pack the weights for itself, and no mixer computes rows that are not there: one
+    row then costs the prefill engine no more than the decode engine.
+    """
+
+    exported: onnx.ModelProto
+    by_role: Mapping[str, onnx.ModelProto]
+    prefill_serves_decode: bool
+
+    def without_prefill(self) -> EngineGraphs:
+        """Return the graphs of a single bundle."""
+        return EngineGraphs(self.exported, {DECODE: self.by_role[DECODE]}, False)
+
+
+def engine_graphs(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm, *, split: bool) -> EngineGraphs:
+    """Return the engines' graphs, in the form their backend takes."""
+    from rowpack.graph.constants import constant_bytes
+    from rowpack.surgery import decode_model, pads_rows, prefill_model
 
     graphs = {DECODE: decode_model(exported, form)}
-    if split:
-        graphs[PREFILL] = prefill_model(exported, prefill_rows, form)
-    return graphs
+    if not split:
+        return EngineGraphs(exported, graphs, False)
+    graphs[PREFILL] = prefill_model(exported, prefill_rows, form)
+    serves_decode = constant_bytes(graphs[PREFILL]).packed > 0 and not pads_rows(exported, prefill_rows, form)
+    return EngineGraphs(exported, graphs, serves_decode)
 
 
 def engine_orders(
-    prepared: PreparedModel, graphs: Mapping[str, onnx.ModelProto], prefill_rows: int, form: GraphForm
+    prepared: PreparedModel, graphs: EngineGraphs, prefill_rows: int, form: GraphForm
 ) -> list[EngineOrder]:
     """Return what each engine is built from, after its graph's inputs and outputs were checked.
 
@@ -67,8 +86,9 @@ def engine_orders(
             rows[role],
             prepared.plan.tensor_bytes,
             prepared.max_cache_length,
+            serves_decode=role == PREFILL and graphs.prefill_serves_decode,
         )
-        for role, graph in graphs.items()
+        for role, graph in graphs.by_role.items()
     ]
     if len(orders) > 1:
         check_pair(orders[0].contract, orders[1].contract)

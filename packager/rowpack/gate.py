@@ -87,7 +87,8 @@ class WeightNeed:
     """Say what the weights of a pair take in memory.
 
     ``stored_bytes`` is one copy as it is stored. ``engine_bytes`` is what each engine holds in memory by itself, and
-    ``needed_bytes`` what both hold together: less than the sum where they really share one copy (``copies`` 1).
+    ``needed_bytes`` what both hold together: less than the sum where they really share one copy (``copies`` 1), or one
+    session serves both.
     """
 
     stored_bytes: int

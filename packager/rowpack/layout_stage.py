@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rowpack.capacity import find_capacity
+from rowpack.engine_stage import EngineGraphs
 from rowpack.engines.backend import Backend, BuiltEngine
 from rowpack.engines.io_contract import PREFILL
 from rowpack.gate import UNKNOWN_CAPACITY, LayoutDecision, WeightNeed, decide_layout
@@ -16,16 +16,11 @@ from rowpack.model_preparation import BuildRequest, PreparedModel
 from rowpack_loaders.compatibility.memory_need import MemoryNeed
 from rowpack_loaders.errors import Problem, RowpackError
 
-if TYPE_CHECKING:
-    import onnx
-
 _LARGEST = 2**53
 _HALVES = ("fp16", "bf16")
 
 
-def decide(
-    request: BuildRequest, prepared: PreparedModel, backend: Backend, graphs: Mapping[str, onnx.ModelProto]
-) -> LayoutDecision:
+def decide(request: BuildRequest, prepared: PreparedModel, backend: Backend, graphs: EngineGraphs) -> LayoutDecision:
     """Return the layout for these graphs (decode, and prefill where there may be one) and every number behind it."""
     return decide_layout(
         request.decoder_engine_layout,
@@ -100,22 +95,22 @@ def build_memory_need(
     prepared: PreparedModel,
     backend: Backend,
     decision: LayoutDecision,
-    graphs: Mapping[str, onnx.ModelProto],
+    graphs: EngineGraphs,
 ) -> HostMemoryNeed:
     """Return what the build of these graphs will take of this machine's memory."""
     from rowpack.graph.constants import constant_bytes
 
     largest = max(4 * math.prod(placed.spec.shape) for placed in prepared.plan.tensors)
-    private = max(constant_bytes(graph).packed for graph in graphs.values())
+    private = max(constant_bytes(graph).packed for graph in graphs.by_role.values())
     if prepared.precision in _HALVES:
         private = 2 * prepared.plan.tensor_bytes
     return host_memory_need(
         largest_tensor_bytes=largest,
         builder_bytes=backend.builder_memory_bytes(
-            prepared.plan.tensor_bytes, max(len(graph.graph.node) for graph in graphs.values())
+            prepared.plan.tensor_bytes, max(len(graph.graph.node) for graph in graphs.by_role.values())
         ),
         private_weight_bytes=private,
-        session_count=2 if decision.layout == "split" else 1,
+        session_count=2 if decision.layout == "split" and not graphs.prefill_serves_decode else 1,
         verify=request.verify,
     )
 
@@ -149,10 +144,10 @@ def memory_warning(decision: LayoutDecision, need: MemoryNeed) -> Problem | None
     )
 
 
-def _weight_need(prepared: PreparedModel, backend: Backend, graphs: Mapping[str, onnx.ModelProto]) -> WeightNeed:
+def _weight_need(prepared: PreparedModel, backend: Backend, graphs: EngineGraphs) -> WeightNeed:
     from rowpack.graph.constants import constant_bytes
 
-    constants = {role: constant_bytes(graph) for role, graph in graphs.items()}
+    constants = {role: constant_bytes(graph) for role, graph in graphs.by_role.items()}
     held = {role: backend.weights_in_memory(counted) for role, counted in constants.items()}
     shared = backend.shares_weights(prepared.precision)
     # One copy of what lies in the weight section, and what each engine packs or its graph holds for itself.
@@ -165,4 +160,7 @@ def _weight_need(prepared: PreparedModel, backend: Backend, graphs: Mapping[str,
         if backend.weights_in_bundle
         else max(counted.total for counted in constants.values())
     )
+    if graphs.prefill_serves_decode:
+        # A session of one engine at a time: the prefill engine's, or the decode engine's where that was asked for.
+        return WeightNeed(stored, 1, held, max(held.values()))
     return WeightNeed(stored, copies, held, once if shared else sum(held.values()))

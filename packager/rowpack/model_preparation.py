@@ -12,7 +12,7 @@ from rowpack.families import find_family
 from rowpack.families.declaration import Family, ModelDescription
 from rowpack.gate import RequestedLayout
 from rowpack.prefill_rows import DEFAULT_PREFILL_ROWS, check_prefill_rows
-from rowpack.quantization import check_quantization, quantize
+from rowpack.quantization import INTEGER_BITS, check_quantization, quantize
 from rowpack.special_tokens import SpecialTokens, read_special_tokens
 from rowpack.weights import WeightPlan, plan_weights
 from rowpack_loaders.devices.published_gpus import PublishedGpu, find_published_gpu
@@ -29,7 +29,8 @@ class BuildRequest:
     ``target_memory_bytes`` is the memory of the device the bundle is for, ``target_gpu`` its published name.
     ``head_quantization`` is how the output projection is stored beside projections in whole numbers, by default as they
     are. ``runtime_json_layout`` is the layout word that loaders which predate the manifest are told.
-    ``lowering`` is the mixers' form: ``plain`` operators, the runtime's ``fused`` ones, or the faster ones (``auto``).
+    ``lowering`` is the mixers' form: ``plain`` operators, the runtime's ``fused`` ones, or the faster ones (``auto``);
+    by default ``auto`` for projections in whole numbers, whose products are the runtime's own anyway, else ``plain``.
     ``ignore_host_memory`` tries a build that is not expected to fit in this machine's memory. Raises RowpackError for
     values that cannot be.
     """
@@ -51,8 +52,15 @@ class BuildRequest:
     model_id: str | None = None
     revision: str | None = None
     engine_options: EngineOptions = NO_OPTIONS
-    lowering: str = "plain"
+    lowering: str | None = None
     ignore_host_memory: bool = False
+
+    @property
+    def mixer_lowering(self) -> str:
+        """The form of the mixers that was asked for, or the default of the quantization."""
+        if self.lowering is not None:
+            return self.lowering
+        return "auto" if self.quantization in INTEGER_BITS else "plain"
 
     @property
     def published_gpu(self) -> PublishedGpu | None:
@@ -74,7 +82,7 @@ class BuildRequest:
                 expected="raw",
                 remedy="Leave --plan-encoding out, or tell those loaders --runtime-json single.",
             )
-        check_lowering(self.lowering)
+        check_lowering(self.mixer_lowering)
         check_quantization(self.quantization, self.precision, self.head_quantization)
         if self.target_gpu is not None:
             find_published_gpu(self.target_gpu)

@@ -137,6 +137,16 @@ def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["prefill"]["rows"]["max"] = 32
 
 
+@BREACHES.bent("only_prefill_serves_decode", "engine_serves_decode_invalid", label="the decode engine")
+def _(parts: BundleParts) -> None:
+    parts.manifest["engines"]["decode"]["serves_decode"] = True
+
+
+@BREACHES.bent("only_prefill_serves_decode", "engine_serves_decode_invalid", label="weights that no session packs")
+def _(parts: BundleParts) -> None:
+    parts.manifest["engines"]["prefill"]["serves_decode"] = True
+
+
 @BREACHES.bent("tensor_names_are_unique", "engine_tensor_duplicate", "onnx_tensor_mismatch")
 def _(parts: BundleParts) -> None:
     parts.manifest["engines"]["decode"]["inputs"].append(tensor("cache_k_0", "float32", ["cache_rows", 2], "state"))

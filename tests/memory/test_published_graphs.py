@@ -25,7 +25,7 @@ def test_a_published_size_becomes_a_pair_of_engines(shape: str) -> None:
     names = [tensor.name for tensor in text_tensors_of(shape)]
     model = find_family(config).describe(config, names, "fp32", 4096)
     plan = plan_weights(model.weights)
-    graphs = engine_graphs(export_graph(model, plan, "fp32"), 64, FREE_CACHE, split=True)
+    graphs = engine_graphs(export_graph(model, plan, "fp32"), 64, FREE_CACHE, split=True).by_role
     contracts = {role: check_contract(graph, model, role, None) for role, graph in graphs.items()}
     check_pair(contracts[DECODE], contracts[PREFILL])
     for role, graph in graphs.items():

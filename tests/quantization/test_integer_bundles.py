@@ -51,16 +51,16 @@ class TestBundle:
         assert manifest["model"]["quantization"] == width
         assert manifest["model"]["head_quantization"] == width
         for engine in manifest["engines"].values():
-            assert engine["requires"] == ["com.microsoft.MatMulNBits"]
+            assert "com.microsoft.MatMulNBits" in engine["requires"]
             resident = engine["resident_bytes"]
             assert resident["shared"] is True
             assert 0 < resident["private"] < resident["weights"]
-        assert manifest["layout_decision"]["copies"] == 2
 
     def test_answers_like_the_reference(self, built: Any, family: str, width: str) -> None:
         path = built[family, width].path
         assert logit_error(path, TRAINED[family]) <= LARGEST_MEAN_LOGIT_ERROR[width]
-        assert last_words_as_the_reference(path, TRAINED[family], 12) >= {"int8": 0.8, "int4": 0.4}[width]
+        # Of 48 verses, 0.85 to 0.90 and 0.46 to 0.50, whichever engine runs the steps; 24 are within two of it.
+        assert last_words_as_the_reference(path, TRAINED[family], 24) >= {"int8": 0.75, "int4": 0.35}[width]
 
     def test_chunks_and_token_loop_agree(self, built: Any, family: str, width: str) -> None:
         decoder = load(built[family, width].path, threads=1)
@@ -80,7 +80,7 @@ def test_single_and_split_decode_the_same(built: Any, tmp_path: Path) -> None:
     prompt = list(range(20, 40))
     results = []
     for path in (single.path, built["qwen3_5", "int8"].path):
-        session: Session = load(path, threads=1).session()
+        session: Session = load(path, threads=1, layout="single").session()
         results.append(session.prefill(prompt, mode="token-loop").copy())
     assert np.array_equal(*results)
 

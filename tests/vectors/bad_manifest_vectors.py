@@ -181,6 +181,15 @@ CROSS_BREACHES: dict[str, tuple[Bend, tuple[str, ...], str | None, str]] = {
     "prefill-rows-beyond-the-limit": (
         lambda m: m["limits"].update(prefill_rows=8), ("engine_rows_invalid",), None,
         "The prefill engine takes more rows than the limits say."),
+    "decode-serves-decode": (
+        lambda m: m["engines"]["decode"].update(serves_decode=True), ("engine_serves_decode_invalid",), None,
+        "The decode engine is said to take its own place."),
+    "serves-decode-without-packed-weights": (
+        lambda m: m["engines"]["prefill"].update(serves_decode=True), ("engine_serves_decode_invalid",), None,
+        "The prefill engine is said to run the steps, and no session packs weights."),
+    "serves-decode-is-a-word": (
+        lambda m: m["engines"]["prefill"].update(serves_decode="yes"), ("schema_value_invalid",),
+        "manifest_malformed", "Whether the prefill engine runs the steps is a word."),
     "eos-beyond-the-vocabulary": (
         lambda m: m["tokens"]["eos"].append({"id": 16, "sources": ["x"]}), ("token_id_beyond_vocabulary",), None,
         "An end token that no logit is for."),

@@ -8,6 +8,7 @@ from rowpack_loaders.manifest import (
     MANIFEST_SECTION,
     StateRecord,
     read_private_weights,
+    read_serves_decode,
     read_states,
     read_weights_shared,
 )
@@ -68,7 +69,8 @@ class MemoryNeed:
 def memory_need(manifest: dict[str, object]) -> MemoryNeed:
     """Return what the bundle of this manifest needs; raises ``manifest_malformed``.
 
-    Weights that the engines share count once, what each packs for itself each time. Caches count with all their rows.
+    Weights that the engines share count once, what each packs for itself each time, unless one session serves both.
+    Caches count with all their rows.
     """
     fields = Fields(manifest, "", MANIFEST_SECTION)
     engines = dict(fields.members("engines"))
@@ -85,9 +87,12 @@ def memory_need(manifest: dict[str, object]) -> MemoryNeed:
 
     shared = read_weights_shared(manifest, MANIFEST_SECTION)
     decode_weights = resident("decode", "weights")
-    prefill_weights = (
-        read_private_weights(manifest, MANIFEST_SECTION, "prefill") if shared else resident("prefill", "weights")
-    )
+    if read_serves_decode(manifest, MANIFEST_SECTION):
+        prefill_weights = 0
+    elif shared:
+        prefill_weights = read_private_weights(manifest, MANIFEST_SECTION, "prefill")
+    else:
+        prefill_weights = resident("prefill", "weights")
     states = read_states(manifest, MANIFEST_SECTION)
     return MemoryNeed(
         decode_weights=decode_weights,

@@ -82,17 +82,21 @@ class Runtime(Protocol):
 
 @dataclass(frozen=True)
 class RuntimeEntry:
-    """Where a runtime is found, and whether it runs on a GPU, whose memory it then looks after itself."""
+    """Where a runtime is found, and whether it runs on a GPU, whose memory it then looks after itself.
+
+    ``one_session`` says that it runs both roles by a prefill engine that serves decode, and needs no other.
+    """
 
     module: str
     class_name: str
     on_gpu: bool = False
     thread_wait: bool = False
+    one_session: bool = False
 
 
 # By backend id; a module is imported when a bundle asks for it.
 RUNTIMES = {
-    "ort": RuntimeEntry("rowpack_loaders.runtimes.ort", "OrtRuntime", thread_wait=True),
+    "ort": RuntimeEntry("rowpack_loaders.runtimes.ort", "OrtRuntime", thread_wait=True, one_session=True),
     "openvino": RuntimeEntry("rowpack_loaders.runtimes.openvino", "OpenVinoRuntime"),
     "trt": RuntimeEntry("rowpack_loaders.runtimes.tensorrt", "TensorRtRuntime", on_gpu=True),
     "trt_rtx": RuntimeEntry("rowpack_loaders.runtimes.tensorrt", "TensorRtxRuntime", on_gpu=True),

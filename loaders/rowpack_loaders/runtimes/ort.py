@@ -62,8 +62,9 @@ class OrtRuntime:
     """The engines of one bundle as ONNX Runtime sessions over one mapped copy of the weights.
 
     ``engines`` maps the roles ``decode`` and (for a split bundle, unless prompts are to run through the
-    decode engine) ``prefill`` to ONNX bytes. ``thread_count`` defaults to the physical cores this process
-    may use. Sequences may run in several threads at once.
+    decode engine) ``prefill`` to ONNX bytes. A prefill engine that serves decode is loaded for both roles, and a
+    decode engine beside it is not. ``thread_count`` defaults to the physical cores this process may use.
+    Sequences may run in several threads at once.
     """
 
     backend = "ort"
@@ -90,7 +91,8 @@ class OrtRuntime:
         self.thread_count = computing_threads(thread_count)
         self.spin_us = chosen_spin_us(thread_wait, self.thread_count)
         self.has_prefill_engine = PREFILL in engines
-        self._check_operators(engines)
+        if self.has_prefill_engine and model.prefill_serves_decode:
+            engines = {PREFILL: engines[PREFILL], DECODE: engines[PREFILL]}
         # ONNX Runtime holds addresses, not references, so the views live as long as the sessions.
         self._section = weights
         self._weights = {} if weights is None else view_weights(weights, where=model.weights_section or "")
@@ -104,6 +106,7 @@ class OrtRuntime:
         self._values = values
         # A graph that takes any number of rows can serve both roles, as one session with one set of weights.
         first_role = {id(onnx_bytes): role for role, onnx_bytes in reversed(list(engines.items()))}
+        self._check_operators(role for role in engines if role in first_role.values())
         with ThreadPoolExecutor(len(first_role)) as pool:
             loading = {
                 role: pool.submit(self._load, model.engines[role], engines[role], values)

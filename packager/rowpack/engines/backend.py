@@ -61,7 +61,8 @@ class FileRange:
 class EngineOrder:
     """What one engine is built from: the graph of ``role``, whose inputs and outputs were found to be ``contract``.
 
-    ``weight_bytes`` are those of the tensors it uses, ``capacity_rows`` the most rows of its caches.
+    ``weight_bytes`` are those of the tensors it uses, ``capacity_rows`` the most rows of its caches. ``serves_decode``
+    marks a prefill graph whose session is to run the steps too.
     """
 
     role: str
@@ -70,6 +71,7 @@ class EngineOrder:
     rows: RowProfile
     weight_bytes: int
     capacity_rows: int
+    serves_decode: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class BuiltEngine:
     compiler plans as scratch; ``weights_shared`` says whether ``weight_bytes`` are one copy with the other engine's
     (None where the weights are part of the engine); ``private_weight_bytes`` of them each engine packs for itself.
     ``requires`` names what the engine's runtime must offer beyond standard operators. ``profile`` holds the shapes it
-    compiled for: input → fewest, usual, most rows.
+    compiled for: input → fewest, usual, most rows. ``serves_decode`` is the order's.
     """
 
     role: str
@@ -122,6 +124,7 @@ class BuiltEngine:
     private_weight_bytes: int | None = None
     profile: Mapping[str, list[list[int]]] | None = None
     measurement: Measurement | None = None
+    serves_decode: bool = False
 
     def as_json(self, backend: str) -> dict[str, object]:
         """Return the manifest's entry of the engine."""
@@ -148,6 +151,8 @@ class BuiltEngine:
             "inputs": [tensor.as_json() for tensor in self.contract.inputs],
             "outputs": [tensor.as_json() for tensor in self.contract.outputs],
         }
+        if self.serves_decode:
+            entry["serves_decode"] = True
         if self.profile is not None:
             entry["profile"] = {
                 name: dict(zip(("min", "opt", "max"), shapes, strict=True)) for name, shapes in self.profile.items()

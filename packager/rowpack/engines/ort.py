@@ -131,6 +131,7 @@ class OrtBuilder:
                 weights_shared=constants.external_in_float32 == constants.external,
                 context_bytes=None,
                 contract=order.contract,
+                serves_decode=order.serves_decode,
             )
         )
 

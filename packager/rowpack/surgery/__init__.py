@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm, compiled_form
-from rowpack.surgery.pipelines import decode_model, prefill_model
+from rowpack.surgery.pipelines import decode_model, pads_rows, prefill_model
 
-__all__ = ["FREE_CACHE", "GraphForm", "compiled_form", "decode_model", "prefill_model"]
+__all__ = ["FREE_CACHE", "GraphForm", "compiled_form", "decode_model", "pads_rows", "prefill_model"]

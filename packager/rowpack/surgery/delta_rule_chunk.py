@@ -33,6 +33,8 @@ ABOVE_DIAGONAL = -1e30
 class DeltaRuleChunk:
     """The lowering for chunks of at most ``prefill_rows`` rows."""
 
+    pads_rows = True
+
     def __init__(self, prefill_rows: int) -> None:
         self._rows = padded_rows(prefill_rows)
 

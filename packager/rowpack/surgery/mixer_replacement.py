@@ -24,6 +24,16 @@ class MixerReplacement:
         self._node_budget = node_budget
 
     @property
+    def function(self) -> str:
+        """The mixer function whose calls are replaced."""
+        return self._function
+
+    @property
+    def pads_rows(self) -> bool:
+        """Whether the lowering computes rows that are not there, so that one row costs as much as a chunk."""
+        return bool(getattr(self._lowering, "pads_rows", False))
+
+    @property
     def name(self) -> str:
         """Name of the pass: the lowering's."""
         return f"{self._function} by {getattr(self._lowering, '__name__', type(self._lowering).__name__)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rowpack.graph.model import export_model, import_graph
+from rowpack.graph.model import FUNCTION_DOMAIN, export_model, import_graph
 from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE, TOKEN_SHIFT, WKV4
 from rowpack.surgery.batched_projections import BatchHalvedProjections
 from rowpack.surgery.block_projections import BLOCK_PRODUCT, OPERATOR, MultiplyBlocks
@@ -76,6 +76,15 @@ def decode_model(exported: onnx.ModelProto, form: GraphForm = FREE_CACHE) -> onn
 def prefill_model(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm = FREE_CACHE) -> onnx.ModelProto:
     """Return the model for 1..``prefill_rows`` rows made from ``exported``."""
     return _changed(exported, prefill_passes(prefill_rows, form), "prefill", form.fused.prefill)
+
+
+def pads_rows(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm = FREE_CACHE) -> bool:
+    """Tell whether some mixer of the prefill graph made from ``exported`` computes rows that are not there."""
+    called = {node.op_type for node in exported.graph.node if node.domain == FUNCTION_DOMAIN}
+    return any(
+        isinstance(replacement, MixerReplacement) and replacement.pads_rows and replacement.function in called
+        for replacement in prefill_passes(prefill_rows, form)
+    )
 
 
 def _passes_of_form(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPass]]:

@@ -10,7 +10,7 @@ engine's chunks must give its logits, and its greedy tokens wherever the referen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rowpack.engines.backend import Executed
-from rowpack.engines.io_contract import DECODE
+from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.verification.prompts import smoke_prompts
 from rowpack.verification.runnable_graphs import runnable
 from rowpack_loaders.errors import Problem, RowpackError
@@ -93,34 +93,33 @@ def verify_engines(
 ) -> SmokeResult:
     """Compare token loop and chunks with the exported graph on the smoke prompts.
 
-    Every case goes through the chunks and then decodes step by step; the token loop takes the prompts that are short
-    for the model's size. ``manifest`` is the draft with everything a runtime reads; ``engines`` maps roles to ONNX
-    bytes; what the runtime has no operators for runs by others that mean the same. ``reference_weights`` are the
-    exported graph's where they are others than the engines'. Raises RowpackError
+    Every case goes through the chunks and then decodes step by step; the token loop takes the prompts that are
+    short for the model's size, on the decode engine alone where the prefill engine would serve its steps.
+    ``manifest`` is the draft with everything a runtime reads; ``engines`` maps roles to ONNX bytes; what the
+    runtime has no operators for runs by others that mean the same. ``reference_weights`` are the exported graph's
+    where they are others than the engines'. Raises RowpackError
     ``verification_failed`` with every difference found.
     """
     model = describe_model(manifest)
     limit = tolerance(model.precision, quantization)
     exported = runnable(exported, model.precision)
     references = _reference_cases(model, engines, exported, reference_weights or weights, limit, on_case)
-    runtime, executed = _engine_runtime(model, engines, weights)
-    ways: list[PrefillMode] = ["token-loop", "chunked"] if runtime.has_prefill_engine else ["token-loop"]
     problems: list[Problem] = []
-    worst = {str(way): 0.0 for way in ways}
-    loop_rows = LOOP_READ_LIMIT_BYTES // max(model.resident_bytes[DECODE].weights, 1)
-    for case, logits in references:
-        on_case(case.kind)
+    worst: dict[str, float] = {}
+    executed: Executed = "engines"
+    loop_rows = max(LOOP_READ_LIMIT_BYTES // max(model.resident_bytes[DECODE].weights, 1), 1)
+    for ways, roles in _runs(model, engines):
+        loaded, executed = _engine_runtime(model, {role: engines[role] for role in roles}, weights)
         for way in ways:
-            if way == "token-loop" and len(case.prompt_ids) > loop_rows and len(ways) > 1:
-                continue
-            session = Session(model, runtime)
-            found = session.prefill(case.prompt_ids, mode=way)
-            error = _relative_error(found, logits)
-            worst[way] = max(worst[way], error)
-            if not error <= limit:
-                problems.append(_logits_problem(case.kind, way, len(case.prompt_ids), error, limit))
-                continue
-            problems.extend(_token_problems(session, found, case, way, limit))
+            is_loop_beside_chunks = way == "token-loop" and PREFILL in engines
+            cases = [
+                (case, logits)
+                for case, logits in references
+                if not (is_loop_beside_chunks and len(case.prompt_ids) > loop_rows)
+            ]
+            worst[way], found = _compare(model, loaded, way, cases, limit, on_case)
+            problems.extend(found)
+        del loaded  # before the next is: each may hold a copy of the weights
     if problems:
         raise RowpackError.from_problems(
             "verification_failed",
@@ -128,6 +127,41 @@ def verify_engines(
             problems,
         )
     return SmokeResult(tuple(case for case, _ in references), worst, executed)
+
+
+def _compare(
+    model: ModelDescription,
+    runtime: Runtime,
+    way: PrefillMode,
+    cases: Sequence[tuple[GoldenCase, npt.NDArray[np.float32]]],
+    limit: float,
+    on_case: Callable[[str], None],
+) -> tuple[float, list[Problem]]:
+    """Run ``cases`` one way; return the largest relative logit difference, and every difference beyond the limit."""
+    worst, problems = 0.0, []
+    for case, logits in cases:
+        on_case(case.kind)
+        session = Session(model, runtime)
+        found = session.prefill(case.prompt_ids, mode=way)
+        error = _relative_error(found, logits)
+        worst = max(worst, error)
+        if error <= limit:
+            problems.extend(_token_problems(session, found, case, way, limit))
+        else:
+            problems.append(_logits_problem(case.kind, way, len(case.prompt_ids), error, limit))
+    return worst, problems
+
+
+def _runs(model: ModelDescription, engines: Mapping[str, bytes]) -> list[tuple[list[PrefillMode], list[str]]]:
+    """Return what is run after each other: the ways through prompts, and the engines loaded for them.
+
+    A decode engine beside a prefill engine that serves its steps is run alone, as whoever loads no prefill engine does.
+    """
+    if PREFILL not in engines:
+        return [(["token-loop"], [DECODE])]
+    if model.prefill_serves_decode:
+        return [(["chunked"], [PREFILL]), (["token-loop"], [DECODE])]
+    return [(["token-loop", "chunked"], [DECODE, PREFILL])]
 
 
 def _engine_runtime(

@@ -155,8 +155,8 @@ def add_model_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--lowering",
         choices=("plain", "fused", "auto"),
-        default="plain",
-        help="how mixers are computed: by plain operators, by the runtime's fused ones, or by those that are faster",
+        help="how mixers are computed: by plain operators, by the runtime's fused ones, or by those that are faster "
+        "(default: plain; auto with --quantization int8 or int4)",
     )
     parser.add_argument(
         "--allow-missing-tokenizer",
@@ -174,7 +174,7 @@ class ModelOptions(TypedDict):
     head_quantization: str | None
     max_sequence_length: int | None
     prefill_rows: int
-    lowering: str
+    lowering: str | None
     allow_missing_tokenizer: bool
 
 
