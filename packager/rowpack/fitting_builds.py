@@ -74,7 +74,7 @@ def builds_of(checkpoint: Checkpoint, prepared: PreparedModel, backend: Backend)
                 quantization,
                 plan.tensor_bytes,
                 backend.weights_in_memory(_constants(plan, quantization)),
-                _private_bytes(plan, precision, quantization),
+                _private_bytes(plan, precision, quantization, backend),
                 STATE_BUFFERS * model.state_bytes,
                 model.key_value_bytes_per_token,
             )
@@ -144,8 +144,9 @@ def _constants(plan: WeightPlan, quantization: str | None) -> ConstantBytes:
     return ConstantBytes(plan.tensor_bytes, 0, plan.tensor_bytes + widened, bfloat16=halves["bfloat16"])
 
 
-def _private_bytes(plan: WeightPlan, precision: str, quantization: str | None) -> int:
-    """Return what a session of the smoke run makes of the weights for itself: widened halves, packed blocks."""
+def _private_bytes(plan: WeightPlan, precision: str, quantization: str | None, backend: Backend) -> int:
+    """Return what a session of the smoke run makes of the weights for itself: widened halves, packed matrices."""
     if precision in HALF_PRECISIONS:
         return 2 * plan.tensor_bytes
-    return plan.tensor_bytes if quantization in INTEGER_BITS else 0
+    shared = backend.shares_weights(precision) or not backend.weights_in_bundle
+    return plan.tensor_bytes if quantization in INTEGER_BITS or not shared else 0

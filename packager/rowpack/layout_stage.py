@@ -9,7 +9,7 @@ from dataclasses import replace
 from rowpack.capacity import find_capacity
 from rowpack.engine_stage import EngineGraphs
 from rowpack.engines.backend import Backend, BuiltEngine
-from rowpack.engines.io_contract import PREFILL
+from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.gate import UNKNOWN_CAPACITY, LayoutDecision, WeightNeed, decide_layout
 from rowpack.host_need import HostMemoryNeed, host_memory_need
 from rowpack.model_preparation import BuildRequest, PreparedModel
@@ -104,6 +104,9 @@ def build_memory_need(
     private = max(constant_bytes(graph).packed for graph in graphs.by_role.values())
     if prepared.precision in _HALVES:
         private = 2 * prepared.plan.tensor_bytes
+    if backend.weights_in_bundle and not backend.shares_weights(prepared.precision):
+        # The runtime of the engines makes a copy for itself.
+        private = max(private, decision.weights.engine_bytes[DECODE])
     return host_memory_need(
         largest_tensor_bytes=largest,
         builder_bytes=backend.builder_memory_bytes(

@@ -174,6 +174,8 @@ def test_only_what_the_backend_runs_is_named(
         builds = list(builds_of(checkpoint, prepared, chosen))
     assert {" ".join(filter(None, (build.precision, build.quantization))) for build in builds} == choices
     held = {(build.precision, build.quantization): build.held_bytes for build in builds}
+    private = {(build.precision, build.quantization): build.private_bytes for build in builds}
+    assert (private["fp32", None] > 0) == (backend == "openvino"), "OpenVINO packs what others map or bake in"
     halves = "bf16" if backend == "openvino" else "fp16"
     narrower = held[halves, None] < held["fp32", None]
     assert narrower == (backend != "ort"), "ONNX Runtime widens halves"
