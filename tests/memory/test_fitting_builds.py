@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from rowpack import BuildRequest, build
 from rowpack import build_stages as stages
 from rowpack.bundle import output_file
 from rowpack.checkpoint import open_checkpoint
+from rowpack.cli.application import main
 from rowpack.engines import find_backend
 from rowpack.fitting_builds import OtherBuild, builds_of, fitting_on_device, fitting_on_host
 from rowpack.host_need import PROCESS_BYTES, host_memory_need
@@ -218,3 +220,31 @@ def test_memory_and_disk_are_told_in_one_report(
     assert error.code == "build_does_not_fit"
     assert [problem.code for problem in error.problems] == ["host_memory_insufficient", "disk_full"]
     assert all(problem.found and problem.expected and problem.remedy for problem in error.problems)
+
+
+def test_the_command_line_tells_needs_before_the_weights(
+    rwkv_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["build", str(rwkv_checkpoint), "-o", str(tmp_path / "x.bundle"), "--no-verify", "--json"]
+    assert main([*words, "--progress", "lines"]) == 0
+    printed = capsys.readouterr()
+    lines = [line.split(":")[0] for line in printed.err.splitlines()]
+    assert lines.index("this machine") + 1 == lines.index("the bundle's device") < lines.index("weights")
+    report = json.loads(printed.out)
+    assert report["host_memory"]["estimated_bytes"] == max(report["host_memory"]["estimated_stage_bytes"].values())
+    assert report["memory"]["pair_bytes"] > 0
+
+
+def test_the_command_line_refuses_with_what_would_fit(
+    rwkv_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "available_host_memory", lambda: PROCESS_BYTES + 20 * MB)
+    words = ["build", str(rwkv_checkpoint), "-o", str(tmp_path / "x.bundle"), "--precision", "fp16"]
+    assert main([*words, "--json", "--progress", "none"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "host_memory_insufficient"
+    assert "--no-verify" in error["remedy"]
+    assert main([*words, "--progress", "lines"]) == 1
+    told = capsys.readouterr().err
+    assert told.index("this machine: about ") < told.index("[host_memory_insufficient]") < told.index("What would fit")
+    assert list(tmp_path.iterdir()) == []
