@@ -2,7 +2,8 @@
 
 In every round the earlier build is measured twice and the later once. The ratio of the two earlier measurements (A/A)
 shows what equal builds differ by on this machine at this hour; the median ratio of later to earlier counts as a change
-only beyond every A/A ratio of the run, and beyond a tolerance. Less is better in every metric.
+only beyond every A/A ratio of the run, beyond a tolerance, and where three rounds of four say the same. Less is better
+in every metric.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Literal
 from rounds import largest_factor, paired_ratios
 
 Outcome = Literal["worse", "better", "same"]
+AGREEING_SHARE = 0.75
+"""The share of rounds that must lie on the same side: a few rounds show too little of the noise by their A/A ratios."""
 LEAST_ROUNDS = 3
 """Fewer A/A ratios than this say too little about the noise."""
 
@@ -60,7 +63,12 @@ def judge(metric: MetricRounds, tolerance: float) -> Verdict:
     noise = largest_factor(paired_ratios(metric.earlier, metric.earlier_again))
     threshold = max(1 + tolerance, noise)
     ratio = statistics.median(ratios)
-    outcome: Outcome = "worse" if ratio > threshold else "better" if ratio < 1 / threshold else "same"
+    needed = AGREEING_SHARE * len(ratios)
+    outcome: Outcome = "same"
+    if ratio > threshold and sum(each > 1 for each in ratios) >= needed:
+        outcome = "worse"
+    elif ratio < 1 / threshold and sum(each < 1 for each in ratios) >= needed:
+        outcome = "better"
     return Verdict(
         metric.name,
         metric.unit,

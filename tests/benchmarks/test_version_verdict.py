@@ -55,6 +55,13 @@ def test_one_slow_round_does_not_decide() -> None:
     assert judge(metric([100.0, 500.0, 100.0]), TOLERANCE).outcome == "same"
 
 
+def test_rounds_that_contradict_each_other_do_not_decide() -> None:
+    assert judge(metric([90.0, 140.0, 160.0]), TOLERANCE).outcome == "same"
+    assert judge(metric([140.0, 140.0, 160.0]), TOLERANCE).outcome == "worse"
+    assert judge(metric([90.0, 140.0, 150.0, 160.0]), TOLERANCE).outcome == "worse"
+    assert judge(metric([60.0, 70.0, 110.0]), TOLERANCE).outcome == "same"
+
+
 def test_a_gain_is_named_and_passes() -> None:
     verdict = judge(metric([80.0, 80.0, 80.0]), TOLERANCE)
     assert verdict.outcome == "better"
