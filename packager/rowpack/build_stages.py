@@ -142,7 +142,7 @@ def _build_into(
     need = build_memory_need(request, prepared, backend, decision, graphs)
     available_bytes = available_host_memory()
     announce_needs(request, checkpoint, prepared, backend, decision, need, available_bytes, writer, progress)
-    form = backend.graph_form(prepared.max_cache_length)
+    form = backend.graph_form(prepared.max_cache_length, prepared.precision)
     orders = engine_orders(prepared, graphs, request.prefill_rows, form)
     # Loaders that predate the manifest are told of a prefill engine only where there is one.
     told = request if decision.layout == "split" else replace(request, runtime_json_layout="single")
@@ -205,7 +205,7 @@ def _graphs(
         exported = export_graph(prepared.model, prepared.plan, prepared.precision)
     with progress.stage("surgery", "decode and prefill" if split else "decode"):
         fused = backend.fused_operators(request.mixer_lowering, exported)
-        form = replace(backend.graph_form(prepared.max_cache_length), fused=fused)
+        form = replace(backend.graph_form(prepared.max_cache_length, prepared.precision), fused=fused)
         return engine_graphs(exported, request.prefill_rows, form, split=split)
 
 

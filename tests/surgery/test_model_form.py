@@ -14,6 +14,7 @@ import pytest
 from model_engines import ModelEngines
 from model_facts import GRAPHS, Signature, external_facts, models, scope_of, signature
 
+from rowpack.engines.openvino import OpenVinoBackend
 from rowpack.export import export_graph
 from rowpack.graph.dtypes import work_dtype
 from rowpack.graph.model import serialize
@@ -191,24 +192,42 @@ def test_hash_seeds_do_not_reach_the_bytes(shipped_engines: Engines) -> None:
     assert found == {hashlib.sha256(serialize(engines.prefill_model)).hexdigest()}
 
 
+def matrices_of(engines: ModelEngines) -> set[str]:
+    """Return the names of the weights that rows are multiplied with."""
+    matrices = {spec.name for spec in engines.description.weights if len(spec.shape) == 2 and min(spec.shape) > 4}
+    return matrices - {"embeddings.weight"}
+
+
+def products(engines: ModelEngines, model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
+    """Return operator and weight's position of each product with one of them."""
+    matrices = matrices_of(engines)
+    return {
+        node.name: (node.op_type, position)
+        for node in model.graph.node
+        for position, name in enumerate(node.input)
+        if name in matrices and node.op_type != "Gather"
+    }
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_projections_have_the_form_that_reads_a_mapped_weight_fastest(shipped_engines: Engines, family: str) -> None:
     """One row: Gemm with transB. Many rows: the weight as the left operand. Never a transposed copy."""
     engines = shipped_engines(family)
-    matrices = {spec.name for spec in engines.description.weights if len(spec.shape) == 2 and min(spec.shape) > 4}
-    matrices -= {"embeddings.weight"}
-
-    def products(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
-        return {
-            node.name: (node.op_type, position)
-            for node in model.graph.node
-            for position, name in enumerate(node.input)
-            if name in matrices and node.op_type != "Gather"
-        }
-
-    decode, prefill = products(engines.decode_model), products(engines.prefill_model)
-    assert len(decode) == len(prefill) == len(matrices)
+    decode, prefill = products(engines, engines.decode_model), products(engines, engines.prefill_model)
+    assert len(decode) == len(prefill) == len(matrices_of(engines))
     head = "lm_head" if family == "qwen3_5" else "head"
     assert set(decode.values()) == {("Gemm", 1)}
     assert prefill.pop(head) == ("Gemm", 1), "only the last row goes through the head"
     assert set(prefill.values()) == {("MatMul", 0)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("precision", "form"), [("fp32", ("MatMul", 0)), ("bf16", ("Gemm", 1))])
+def test_openvino_packs_the_prefill_weights_of_bfloat16_only(
+    shipped_engines: Engines, family: str, precision: str, form: tuple[str, int]
+) -> None:
+    engines = shipped_engines(family, precision)
+    graph_form = OpenVinoBackend().graph_form(512, precision)
+    prefill = products(engines, prefill_model(engines.exported_model, 64, graph_form))
+    del prefill["lm_head" if family == "qwen3_5" else "head"]
+    assert set(prefill.values()) == {form}

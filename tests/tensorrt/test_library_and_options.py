@@ -50,7 +50,7 @@ def test_both_flavours_are_backends() -> None:
         backend = find_backend(name)
         assert (backend.name, backend.on_gpu, backend.weights_in_bundle) == (name, True, False)
         assert not backend.shares_weights("fp32")
-        assert backend.graph_form(512).cache_capacity_rows == 512
+        assert backend.graph_form(512, "fp16").cache_capacity_rows == 512
 
 
 def test_every_precision_but_unknown_ones() -> None:

@@ -214,8 +214,8 @@ class Backend(Protocol):
         """Raise RowpackError where the backend cannot run ``precision``, or projections in ``quantization``."""
         ...
 
-    def graph_form(self, capacity_rows: int) -> GraphForm:
-        """Return the form of the graphs for caches of ``capacity_rows`` rows."""
+    def graph_form(self, capacity_rows: int, precision: str) -> GraphForm:
+        """Return the form of the graphs of ``precision`` for caches of ``capacity_rows`` rows."""
         ...
 
     def fused_operators(self, lowering: str, exported: onnx.ModelProto) -> FusedChoice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, FileRange, OnProgress
@@ -50,12 +51,13 @@ class OpenVinoBackend:
                 remedy="Leave the quantization out, or choose another backend.",
             )
 
-    def graph_form(self, capacity_rows: int) -> GraphForm:
+    def graph_form(self, capacity_rows: int, precision: str) -> GraphForm:
         """Return the form whose caches are as long as they are filled.
 
-        Its prefill products read the weight as their left operand, in place; the plugin would pack a right one.
+        Its prefill products read the weight as their left operand, in place; the plugin would pack a right one. In
+        bfloat16 they are fast enough for the transposes around them to matter, so there the weight is on the right.
         """
-        return FREE_CACHE
+        return replace(FREE_CACHE, weight_on_the_left=precision != "bf16")
 
     def fused_operators(self, lowering: str, exported: onnx.ModelProto) -> FusedChoice:
         """Return none: the fused operators are ONNX Runtime's."""

@@ -54,7 +54,7 @@ class OrtBackend:
                 remedy="Use --backend trt_rtx or trt, or another quantization.",
             )
 
-    def graph_form(self, capacity_rows: int) -> GraphForm:
+    def graph_form(self, capacity_rows: int, precision: str) -> GraphForm:
         """Return the form whose caches are as long as they are filled."""
         return FREE_CACHE
 

@@ -34,7 +34,7 @@ EXCLUDED = -2e38
 _LATER_THAN_ANY_END = 1e9  # makes an age counted from it negative
 
 SMALLEST_DEN = 1e-30
-"""Stands in for the denominator of a state that has seen nothing; one that has seen something is at least 1 at its own scale."""
+"""Stands in for the denominator of a state that has seen nothing; at its own scale any other is at least 1."""
 
 
 @dataclass(frozen=True)

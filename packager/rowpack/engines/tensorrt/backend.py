@@ -57,7 +57,7 @@ class TensorRtBackend:
                 expected=", ".join(PRECISIONS),
             )
 
-    def graph_form(self, capacity_rows: int) -> GraphForm:
+    def graph_form(self, capacity_rows: int, precision: str) -> GraphForm:
         """Return the form with caches of one size."""
         return compiled_form(capacity_rows)
 
