@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from session_checks import (
+    FEW,
+    TOLERANCE,
+    check_cases,
+    check_garbage_in_the_buffers,
+    check_prompt_in_pieces,
+    check_snapshot_in_the_middle,
+)
 from trained_models import build_bundle, reference, reference_cases
 
 from rowpack_loaders import load
-from rowpack_loaders.decoder import Decoder
 from rowpack_loaders.evaluation import evaluate
-from rowpack_loaders.selftest import replay_case
 
-TOLERANCE = 1e-4
 CHECKPOINTS = ("qwen_checkpoint", "rwkv_checkpoint")
-# A prompt on each side of every edge: the convolution's width, one chunk, two chunks, and the odd ones.
-FEW = (0, 2, 3, 8, 9, 10, 14, 15, 21, 22, 23)
 
 
 class Trained:
@@ -36,14 +39,6 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     made = Trained(request.getfixturevalue(request.param), tmp_path_factory.mktemp("trained"))
     with made.decoder:
         yield made
-
-
-def check_cases(decoder: Decoder, cases: list[Any], mode: Any) -> None:
-    session = decoder.session()
-    for case in cases:
-        result = replay_case(session, case, mode, TOLERANCE)
-        assert result.relative_logit_error < TOLERANCE, result
-        assert result.tokens_equal, result
 
 
 def test_chunked_prefill_gives_the_reference_s_tokens(trained: Trained) -> None:
@@ -106,41 +101,16 @@ def test_chunks_and_single_rows_agree(trained: Trained, length: int) -> None:
 def test_a_prompt_continued_later(trained: Trained, cuts: tuple[int, ...]) -> None:
     prompt = list(trained.cases[17].prompt_ids)
     assert len(prompt) == 200
-    whole, pieces = trained.decoder.session(), trained.decoder.session()
-    expected = whole.prefill(prompt)
-    logits = pieces.prefill(prompt[: cuts[0]])
-    for begin, end in zip(cuts, (*cuts[1:], len(prompt)), strict=True):
-        logits = pieces.extend(prompt[begin:end])
-    if all(cut % 64 == 0 for cut in cuts):
-        assert np.array_equal(logits, expected)
-    assert np.abs(logits - expected).max() < TOLERANCE * np.abs(expected).max()
-    assert logits.argmax() == expected.argmax()
+    check_prompt_in_pieces(trained.decoder, prompt, cuts)
 
 
 def test_a_snapshot_in_the_middle_gives_the_same_bits(trained: Trained) -> None:
-    prompt = list(trained.cases[15].prompt_ids)
-    session, fresh = trained.decoder.session(), trained.decoder.session()
-    expected = fresh.prefill(prompt)
-    session.prefill(prompt[:64])
-    snapshot = session.snapshot()
-    session.extend([9] * 100)
-    session.restore(snapshot)
-    assert np.array_equal(session.extend(prompt[64:]), expected)
-    assert np.array_equal(session.step(11), fresh.step(11))
+    check_snapshot_in_the_middle(trained.decoder, list(trained.cases[15].prompt_ids))
 
 
 @pytest.mark.parametrize("mode", ["chunked", "token-loop"])
 def test_garbage_in_the_buffers_changes_nothing(trained: Trained, mode: Any) -> None:
-    prompt = list(trained.cases[10].prompt_ids)
-    clean, dirty = trained.decoder.session(), trained.decoder.session()
-    buffers = dirty._sequence.buffers
-    for state in buffers.fixed:
-        state.pair[1][...] = np.nan
-    for cache in buffers.caches:
-        cache.rows[...] = np.nan
-    assert np.array_equal(dirty.prefill(prompt, mode=mode), clean.prefill(prompt, mode=mode))
-    for token_id in (1, 2, 3):
-        assert np.array_equal(dirty.step(token_id), clean.step(token_id))
+    check_garbage_in_the_buffers(trained.decoder, list(trained.cases[10].prompt_ids), mode)
 
 
 def test_text_in_and_out(trained: Trained) -> None:

@@ -9,93 +9,71 @@ from typing import Any
 import numpy as np
 import pytest
 from openvino_bundles import OnOpenVino, build_for
+from session_checks import (
+    FEW,
+    check_cases,
+    check_garbage_in_the_buffers,
+    check_prompt_in_pieces,
+    check_snapshot_in_the_middle,
+)
 from trained_models import reference_cases
 
 from rowpack_loaders import load
-from rowpack_loaders.selftest import replay_case
 
 pytestmark = pytest.mark.openvino
 
-TOLERANCE = 1e-4
-# A prompt on each side of every edge: the convolution's width, one chunk, two chunks, and the odd ones.
-FEW = (0, 2, 3, 8, 9, 10, 14, 15, 21, 22, 23)
 
-
-def check_cases(decoder: Any, checkpoint: Path, numbers: tuple[int, ...], mode: Any) -> None:
-    cases, session = reference_cases(checkpoint), decoder.session()
-    for number in numbers:
-        result = replay_case(session, cases[number], mode, TOLERANCE)
-        assert result.relative_logit_error < TOLERANCE, result
-        assert result.tokens_equal, result
+def numbered_cases(checkpoint: Path, numbers: tuple[int, ...]) -> list[Any]:
+    """Return some of the reference's cases."""
+    cases = reference_cases(checkpoint)
+    return [cases[number] for number in numbers]
 
 
 @pytest.mark.parametrize(("mode", "numbers"), [("chunked", FEW), ("token-loop", FEW[:6])])
 def test_the_reference_s_tokens(on_openvino: OnOpenVino, mode: str, numbers: tuple[int, ...]) -> None:
     assert on_openvino.decoder.runtime.backend == "openvino"
-    check_cases(on_openvino.decoder, on_openvino.checkpoint, numbers, mode)
+    check_cases(on_openvino.decoder, numbered_cases(on_openvino.checkpoint, numbers), mode)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["chunked", "token-loop"])
 def test_every_case(on_openvino: OnOpenVino, mode: str) -> None:
-    check_cases(on_openvino.decoder, on_openvino.checkpoint, tuple(range(24)), mode)
+    check_cases(on_openvino.decoder, reference_cases(on_openvino.checkpoint), mode)
 
 
 def test_a_single_bundle(on_openvino: OnOpenVino, tmp_path: Path) -> None:
     with load(build_for(on_openvino.checkpoint, tmp_path, "single"), threads=1) as decoder:
         assert not decoder.runtime.has_prefill_engine
-        check_cases(decoder, on_openvino.checkpoint, FEW[:4], "token-loop")
+        check_cases(decoder, numbered_cases(on_openvino.checkpoint, FEW[:4]), "token-loop")
 
 
 def test_a_bundle_for_onnx_runtime_runs_too(on_openvino: OnOpenVino, tmp_path: Path) -> None:
     path = build_for(on_openvino.checkpoint, tmp_path, "split", backend="ort")
     with load(path, runtime="openvino", threads=1) as decoder:
         assert decoder.runtime.backend == "openvino"
-        check_cases(decoder, on_openvino.checkpoint, (3, 10, 15), "chunked")
+        check_cases(decoder, numbered_cases(on_openvino.checkpoint, (3, 10, 15)), "chunked")
 
 
 def test_a_bundle_for_openvino_runs_on_onnx_runtime(on_openvino: OnOpenVino) -> None:
     with load(on_openvino.path, runtime="ort", threads=1) as decoder:
-        check_cases(decoder, on_openvino.checkpoint, (3, 10, 15), "chunked")
+        check_cases(decoder, numbered_cases(on_openvino.checkpoint, (3, 10, 15)), "chunked")
 
 
 @pytest.mark.parametrize("cuts", [(64,), (128, 192), (1, 2, 3), (63, 65)])
 def test_a_prompt_continued_later(on_openvino: OnOpenVino, cuts: tuple[int, ...]) -> None:
     prompt = list(reference_cases(on_openvino.checkpoint)[17].prompt_ids)
-    whole, pieces = on_openvino.decoder.session(), on_openvino.decoder.session()
-    expected = whole.prefill(prompt).copy()
-    logits = pieces.prefill(prompt[: cuts[0]])
-    for begin, end in zip(cuts, (*cuts[1:], len(prompt)), strict=True):
-        logits = pieces.extend(prompt[begin:end])
-    if all(cut % 64 == 0 for cut in cuts):
-        assert np.array_equal(logits, expected)
-    assert np.abs(logits - expected).max() < TOLERANCE * np.abs(expected).max()
+    check_prompt_in_pieces(on_openvino.decoder, prompt, cuts)
 
 
 def test_a_snapshot_in_the_middle_gives_the_same_bits(on_openvino: OnOpenVino) -> None:
     prompt = list(reference_cases(on_openvino.checkpoint)[15].prompt_ids)
-    session, fresh = on_openvino.decoder.session(), on_openvino.decoder.session()
-    expected = fresh.prefill(prompt).copy()
-    session.prefill(prompt[:64])
-    snapshot = session.snapshot()
-    session.extend([9] * 100)
-    session.restore(snapshot)
-    assert np.array_equal(session.extend(prompt[64:]), expected)
-    assert np.array_equal(session.step(11), fresh.step(11))
+    check_snapshot_in_the_middle(on_openvino.decoder, prompt)
 
 
 @pytest.mark.parametrize("mode", ["chunked", "token-loop"])
 def test_garbage_in_the_buffers_changes_nothing(on_openvino: OnOpenVino, mode: Any) -> None:
     prompt = list(reference_cases(on_openvino.checkpoint)[10].prompt_ids)
-    clean, dirty = on_openvino.decoder.session(), on_openvino.decoder.session()
-    buffers = dirty._sequence.buffers
-    for state in buffers.fixed:
-        state.pair[1][...] = np.nan
-    for cache in buffers.caches:
-        cache.rows[...] = np.nan
-    assert np.array_equal(dirty.prefill(prompt, mode=mode), clean.prefill(prompt, mode=mode))
-    for token_id in (1, 2, 3):
-        assert np.array_equal(dirty.step(token_id), clean.step(token_id))
+    check_garbage_in_the_buffers(on_openvino.decoder, prompt, mode)
 
 
 def test_two_sessions_in_turn_do_not_disturb_each_other(on_openvino: OnOpenVino) -> None:
