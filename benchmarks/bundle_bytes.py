@@ -30,7 +30,10 @@ class BundleBytes:
 
 
 def measure_bytes(store: ArtifactStore, python: str, threads: int) -> tuple[list[BundleBytes], dict[str, str]]:
-    """Build, load and run each; return the figures, and what could not be built with the reason."""
+    """Build, load and run each; return the figures, and what could not be built with the reason.
+
+    Bundles of one engine are removed, those of two stay for whatever else measures them.
+    """
     figures, absent = [], {}
     for precision, options in PRECISIONS.items():
         for layout in ("single", "split"):
@@ -48,6 +51,8 @@ def measure_bytes(store: ArtifactStore, python: str, threads: int) -> tuple[list
             figures.append(
                 BundleBytes(precision, layout, size_of(path), memory["anonymous_bytes"], memory["mapped_bytes"])
             )
+            if layout == "single":
+                store.remove(artifact)
     return figures, absent
 
 
