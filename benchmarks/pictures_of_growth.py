@@ -62,7 +62,8 @@ def paint_prompt_memory(axes: Any, results: Figures) -> None:
 
 def legend_below(axes: Any) -> None:
     """Put the legend under the axis, where no line runs: the whole model in one column, its first layers in another."""
-    axes.legend(frameon=False, loc="upper center", fontsize=9, bbox_to_anchor=(0.5, -0.13), ncols=2)
+    columns = 2 if len(axes.get_lines()) > 3 else 3
+    axes.legend(frameon=False, loc="upper center", fontsize=9, bbox_to_anchor=(0.5, -0.13), ncols=columns)
 
 
 def prompt_lines(results: Figures) -> Iterator[Line]:

@@ -76,6 +76,8 @@ def paint_roof(axes: Any, results: Figures) -> None:
     axes.xaxis.set_major_formatter(plain)
     axes.yaxis.set_major_formatter(plain)
     axes.set_xlim(left, right)
+    least = min(left * bandwidth, *(point["operations_per_second"] / 1e9 for point in points))
+    axes.set_ylim(bottom=0.7 * least)
     axes.set_xlabel("operations for each byte of weights read")
     axes.set_ylabel("GFLOP/s (percentages: of what is attainable there)")
     grid(axes)
