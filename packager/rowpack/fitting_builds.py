@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rowpack.checkpoint import Checkpoint
 from rowpack.engines.backend import Backend
-from rowpack.host_need import HostMemoryNeed, host_memory_need
+from rowpack.host_need import ARENA_FACTOR, HostMemoryNeed, host_memory_need
 from rowpack.model_preparation import BuildRequest, PreparedModel
 from rowpack.quantization import HALF_PRECISIONS, INTEGER_BITS, QUANTIZATIONS, check_quantization, quantize
 from rowpack.units import format_bytes
@@ -121,6 +121,7 @@ def fitting_on_host(
             builder_bytes=max(0, compiler_bytes) + build.stored_bytes if need.builder_bytes else 0,
             private_weight_bytes=build.private_bytes,
             session_count=2 if split else 1,
+            live_activation_bytes=need.activation_bytes // ARENA_FACTOR,
             verify=verify,
         ).byte_count
 

@@ -99,6 +99,8 @@ def build_memory_need(
 ) -> HostMemoryNeed:
     """Return what the build of these graphs will take of this machine's memory."""
     from rowpack.graph.constants import constant_bytes
+    from rowpack.graph.live_activations import live_activation_bytes
+    from rowpack.surgery.row_count import CACHE_ROWS, ROWS
 
     largest = max(4 * math.prod(placed.spec.shape) for placed in prepared.plan.tensors)
     private = max(constant_bytes(graph).packed for graph in graphs.by_role.values())
@@ -107,6 +109,8 @@ def build_memory_need(
     if backend.weights_in_bundle and not backend.shares_weights(prepared.precision):
         # The runtime of the engines makes a copy for itself.
         private = max(private, decision.weights.engine_bytes[DECODE])
+    # The longest smoke prompt: a chunk after a chunk.
+    sizes = {ROWS: request.prefill_rows, CACHE_ROWS: min(request.prefill_rows, prepared.max_cache_length)}
     return host_memory_need(
         largest_tensor_bytes=largest,
         builder_bytes=backend.builder_memory_bytes(
@@ -114,6 +118,7 @@ def build_memory_need(
         ),
         private_weight_bytes=private,
         session_count=2 if decision.layout == "split" and not graphs.prefill_serves_decode else 1,
+        live_activation_bytes=max(live_activation_bytes(graph, sizes) for graph in graphs.by_role.values()),
         verify=request.verify,
     )
 

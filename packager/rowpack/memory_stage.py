@@ -88,7 +88,7 @@ def _of_the_device(device_bytes: int, decision: LayoutDecision, prepared: Prepar
     there = "" if capacity is None else f" of the {format_bytes(capacity)} it has"
     return (
         f"the bundle's device: about {format_bytes(device_bytes)} of memory{there}, {decision.layout}, "
-        f"with one sequence of {prepared.max_cache_length} tokens"
+        f"with one sequence of {prepared.max_cache_length} tokens and without working memory"
     )
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import TensorProto, helper
 
 from rowpack import BuildRequest, build
 from rowpack import build_stages as stages
-from rowpack.host_need import PROCESS_BYTES, HostMemoryNeed, check_host_memory, host_memory_need
+from rowpack.graph.live_activations import live_activation_bytes
+from rowpack.host_need import ARENA_FACTOR, PROCESS_BYTES, HostMemoryNeed, check_host_memory, host_memory_need
 from rowpack.memory_sampler import MemorySampler
 from rowpack_loaders import RowpackError
 
@@ -25,6 +28,7 @@ def need(**changes: Any) -> HostMemoryNeed:
         "builder_bytes": 18 * GB,
         "private_weight_bytes": 36 * GB,
         "session_count": 2,
+        "live_activation_bytes": 0,
         "verify": True,
     }
     return host_memory_need(**{**facts, **changes})
@@ -37,6 +41,37 @@ def test_the_hungriest_stage_counts() -> None:
     assert (small.stage, small.byte_count) == ("weights", PROCESS_BYTES + 4 * GB)
     # Weights that are mapped and not widened cost nothing that could not be taken back.
     assert need(private_weight_bytes=0, builder_bytes=0).stage == "weights"
+
+
+def test_activations_count_where_chunks_are_run() -> None:
+    chunks = need(private_weight_bytes=0, builder_bytes=0, largest_tensor_bytes=0, live_activation_bytes=100 * 10**6)
+    assert (chunks.stage, chunks.byte_count) == ("verify", PROCESS_BYTES + ARENA_FACTOR * 100 * 10**6)
+    assert need(verify=False, live_activation_bytes=GB).stages == need(verify=False).stages
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "rwkv"])
+def test_activations_grow_with_the_rows(family: str, tiny_checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    """The estimate of a build tells it, before: what does not grow with the rows is little beside it."""
+    estimates = {}
+    for rows in (8, 512):
+        wanted = request(tiny_checkpoints[family], tmp_path / "x.bundle", prefill_rows=rows)
+        wanted = replace(wanted, max_sequence_length=256, decoder_engine_layout="split")
+        estimates[rows] = build(wanted).host_memory.need.activation_bytes
+    assert estimates[512] > 20 * estimates[8] > 0
+
+
+def test_live_activations_are_those_needed_at_once() -> None:
+    """Of a chain each result ends with its reader; one that is read later stays."""
+    rows = ["rows", 10]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("Add", ["a", "c"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, rows) for name in ("x", "y")]
+    model = helper.make_model(helper.make_graph(nodes, "chain", values[:1], values[1:]))
+    assert live_activation_bytes(model, {"rows": 7}) == 3 * 7 * 10 * 4
 
 
 def test_a_build_that_cannot_fit_is_refused_unless_told_to_try() -> None:

@@ -1,0 +1,53 @@
+"""Count the bytes of activations that are needed at the same time while a graph runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import onnx
+
+_ELEMENT_BYTES = 4
+"""Of every tensor: graphs in half precision are run in float32 where this is asked."""
+
+
+def live_activation_bytes(model: onnx.ModelProto, sizes: Mapping[str, int]) -> int:
+    """Return the most bytes of results that are alive at once, nodes run in their order.
+
+    ``sizes`` gives a number to each free dimension (``rows``, ``cache_rows``). Weights, inputs and outputs do not
+    count, nor does a result whose shape nothing tells (behind an operator that the standard does not know).
+    """
+    byte_counts = _byte_counts(model, sizes)
+    outputs = {value.name for value in model.graph.output}
+    last_use = {name: index for index, node in enumerate(model.graph.node) for name in node.input}
+    alive = most = 0
+    for index, node in enumerate(model.graph.node):
+        alive += sum(byte_counts.get(name, 0) for name in node.output if name not in outputs)
+        most = max(most, alive)
+        ended = {name for name in node.input if last_use[name] == index} - outputs
+        alive -= sum(byte_counts.get(name, 0) for name in ended)
+    return most
+
+
+def _byte_counts(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes of each result by its name."""
+    sized = onnx.ModelProto()
+    sized.CopyFrom(model)
+    graph = sized.graph
+    # Weights that lie elsewhere have a shape, and the library would open the file that holds them.
+    elsewhere = [tensor for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    for tensor in elsewhere:
+        graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        graph.initializer.remove(tensor)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for extent in value.type.tensor_type.shape.dim:
+            words = extent.dim_param.split("+")
+            if all(word in sizes or word.isdigit() for word in words):
+                extent.dim_value = sum(sizes[word] if word in sizes else int(word) for word in words)
+    inferred = onnx.shape_inference.infer_shapes(sized, data_prop=True)
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in inferred.graph.value_info}
+    return {
+        name: _ELEMENT_BYTES * math.prod(extent.dim_value for extent in shape)
+        for name, shape in shapes.items()
+        if all(extent.HasField("dim_value") for extent in shape)
+    }
