@@ -12,6 +12,7 @@ from rowpack.surgery.cache_capacity import FixCacheRows
 from rowpack.surgery.cached_attention_chunk import cached_attention_chunk
 from rowpack.surgery.cached_attention_row import cached_attention_row
 from rowpack.surgery.causal_conv import causal_conv_chunk, causal_conv_row
+from rowpack.surgery.columns_between_products import ColumnsBetweenProducts
 from rowpack.surgery.delta_rule_chunk import DeltaRuleChunk
 from rowpack.surgery.delta_rule_row import delta_rule_row
 from rowpack.surgery.fused_operators import fused_operator_for
@@ -60,12 +61,8 @@ def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[Surg
         (TOKEN_SHIFT, token_shift_chunk, _SMALL_NODES),
         (WKV4, WkvChunk(prefill_rows), _WKV_NODES),
     ]
-    return [
-        *before,
-        *_replacements(plain, form.fused.prefill),
-        *([WeightOnTheLeft()] if form.weight_on_the_left else []),
-        *after,
-    ]
+    products: list[SurgeryPass] = [WeightOnTheLeft(), ColumnsBetweenProducts()] if form.weight_on_the_left else []
+    return [*before, *_replacements(plain, form.fused.prefill), *products, *after]
 
 
 def decode_model(exported: onnx.ModelProto, form: GraphForm = FREE_CACHE) -> onnx.ModelProto:
