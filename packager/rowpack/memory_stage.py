@@ -76,7 +76,7 @@ def device_memory_bytes(decision: LayoutDecision, prepared: PreparedModel) -> in
 
 
 def _of_this_machine(need: HostMemoryNeed, available_bytes: int | None, written_bytes: int) -> str:
-    here = "" if available_bytes is None else f" of the {format_bytes(available_bytes)} available"
+    here = "" if available_bytes is None else f" ({format_bytes(available_bytes)} available)"
     return (
         f"this machine: about {format_bytes(need.byte_count)} of memory{here}, most for {need.stage}; "
         f"{format_bytes(written_bytes)} of weights to write"
@@ -85,7 +85,7 @@ def _of_this_machine(need: HostMemoryNeed, available_bytes: int | None, written_
 
 def _of_the_device(device_bytes: int, decision: LayoutDecision, prepared: PreparedModel) -> str:
     capacity = decision.capacity.byte_count
-    there = "" if capacity is None else f" of the {format_bytes(capacity)} it has"
+    there = "" if capacity is None else f" (it has {format_bytes(capacity)})"
     return (
         f"the bundle's device: about {format_bytes(device_bytes)} of memory{there}, {decision.layout}, "
         f"with one sequence of {prepared.max_cache_length} tokens and without working memory"
