@@ -69,6 +69,16 @@ def test_plans_repeat_byte_for_byte_and_hold_the_weights_as_stored(
     assert 0.6 * measured.estimated_peak_bytes < measured.peak_resident_bytes <= 1.02 * measured.estimated_peak_bytes
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TRAINED_CHECKPOINTS)
+def test_as_many_rows_as_the_backend_takes_compile(family: str, tmp_path: Path) -> None:
+    rows = rtx().max_prefill_rows
+    preparation = Preparation(TRAINED_CHECKPOINTS[family], tmp_path, "fp16", rows)
+    _, engine, _ = build_plan(rtx(), preparation, "prefill", EngineOptions(("8.9",), None))
+    assert engine.profile is not None
+    assert engine.profile["token_id"] == [[1], [rows // 2], [rows]]
+
+
 def test_the_record_is_the_librarys_own(prepared: Preparations) -> None:
     plan, engine, told = build_plan(rtx(), prepared("rwkv", "fp16"), "prefill", EngineOptions(("8.9", "12.0"), None))
     record: Any = engine.as_json("trt_rtx")
