@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,32 @@ class BoundEngine(Protocol):
 
     def run(self, rows: int, *, wants_logits: bool = True) -> None:
         """Run ``rows`` rows from the front buffers into the back buffers and the cache rows; then swap."""
+
+
+class BindEngine(Protocol):
+    """Bind an engine, its record and what its library made of it, to buffers, for up to ``max_rows`` rows a run."""
+
+    def __call__(
+        self, engine: EngineRecord, loaded: Any, buffers: SequenceBuffers, logits: FloatArray, *, max_rows: int
+    ) -> BoundEngine:
+        """Return the bound engine, which writes the last row's logits into ``logits``."""
+
+
+def open_host_sequence(
+    bind: BindEngine,
+    buffers: SequenceBuffers,
+    decode: tuple[EngineRecord, Any],
+    prefill: tuple[EngineRecord, Any] | None,
+) -> HostSequence:
+    """Return a sequence over ``buffers``; each engine is its record and what its library made of it."""
+    logits = np.empty((1, buffers.model.vocab_size), dtype=np.float32)
+    rows = buffers.model.limits.prefill_rows
+    return HostSequence(
+        buffers,
+        logits,
+        bind(*decode, buffers, logits, max_rows=1),
+        None if prefill is None else bind(*prefill, buffers, logits, max_rows=rows),
+    )
 
 
 class HostSequence:

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 from rowpack_loaders.block_products import check_block_products, has_block_products
 from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.errors import RowpackError
-from rowpack_loaders.manifest import EngineRecord, TensorRecord
+from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.onnx_wire import relocate_external_data
 from rowpack_loaders.runtimes.computing_threads import computing_threads
 from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denormals
-from rowpack_loaders.runtimes.engine_mismatch import engine_mismatch
+from rowpack_loaders.runtimes.engine_errors import FoundTensor, check_engine_tensors, engine_load_failure
+from rowpack_loaders.runtimes.host_sequence import open_host_sequence
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
-from rowpack_loaders.runtimes.ort_sequence import open_ort_sequence
+from rowpack_loaders.runtimes.ort_sequence import OrtBoundEngine
 from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime
 from rowpack_loaders.runtimes.thread_wait import ThreadWait, chosen_spin_us
 from rowpack_loaders.weights import WeightView, view_weights
@@ -47,7 +48,6 @@ operands of products, which it leaves as they are.
 _VIEWED_AS_INTEGERS = {"BF16": 16, "F8_E4M3": 17}  # onnx.TensorProto.BFLOAT16, FLOAT8E4M3FN
 # Dtypes of weights that are widened for every product; optimisation does it once, at load.
 _WIDENED = frozenset({"F16", "BF16", "F8_E4M3"})
-_OUT_OF_MEMORY_WORDS = ("bad_alloc", "bad allocation", "Failed to allocate")
 _FATAL_ONLY = 4  # what goes wrong is raised as an exception; a library does not write to stderr
 
 _ELEMENT_TYPES = {
@@ -116,12 +116,15 @@ class OrtRuntime:
         if weights is not None and any(has_block_products(onnx_bytes) for onnx_bytes in engines.values()):
             weights.give_back_pages()  # of what was packed
         for role, session in self._sessions.items():
-            _check_tensors(model.engines[role], "input", model.engines[role].inputs, session.get_inputs())
-            _check_tensors(model.engines[role], "output", model.engines[role].outputs, session.get_outputs())
+            engine = model.engines[role]
+            inputs, outputs = _found_tensors(session.get_inputs()), _found_tensors(session.get_outputs())
+            check_engine_tensors(engine, "input", engine.inputs, inputs, _ELEMENT_TYPES)
+            check_engine_tensors(engine, "output", engine.outputs, outputs, _ELEMENT_TYPES)
 
     def open_sequence(self, *, slide: bool = False) -> SequenceState:
         """Return a new sequence with its own buffers, at its start."""
-        return open_ort_sequence(
+        return open_host_sequence(
+            OrtBoundEngine,
             SequenceBuffers(self.model, slide=slide),
             (self.model.engines[DECODE], self._sessions[DECODE]),
             (self.model.engines[PREFILL], self._sessions[PREFILL]) if self.has_prefill_engine else None,
@@ -174,19 +177,11 @@ class OrtRuntime:
             with FlushedDenormals():
                 return onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            if any(words in str(error) for words in _OUT_OF_MEMORY_WORDS):
-                raise RowpackError(
-                    "engine_out_of_memory",
-                    f"There is not enough memory for the {engine.name} engine",
-                    where=engine.section,
-                    found=_first_line(error),
-                    remedy="Free memory, or load the bundle with layout single",
-                ) from error
-            raise RowpackError(
-                "engine_load_failed",
-                f"ONNX Runtime {self.backend_version} cannot load the {engine.name} engine",
-                where=engine.section,
-                found=_first_line(error),
+            raise engine_load_failure(
+                engine,
+                f"ONNX Runtime {self.backend_version}",
+                error,
+                _first_line(error),
                 expected="an engine for this version",
                 remedy="Run rowpack validate on the bundle, or build it again with this version",
             ) from error
@@ -198,27 +193,18 @@ def _ort_value(view: WeightView) -> Any:
     return onnxruntime.OrtValue.ortvalue_from_numpy(view.array)
 
 
-def _check_tensors(engine: EngineRecord, kind: str, described: tuple[TensorRecord, ...], found: list[Any]) -> None:
-    """Refuse an engine whose inputs or outputs are not the manifest's, by which buffers are sized."""
-    actual = {tensor.name: tensor for tensor in found}
-    expected = {tensor.name for tensor in described}
-    if set(actual) != expected:
-        raise engine_mismatch(engine, f"{kind}s", ", ".join(sorted(actual)), ", ".join(sorted(expected)))
-    for tensor in described:
-        shape = actual[tensor.name].shape
-        matches = len(shape) == len(tensor.shape) and all(
-            real == wanted or not (isinstance(real, int) and isinstance(wanted, int))
-            for real, wanted in zip(shape, tensor.shape, strict=True)
+def _found_tensors(found: list[Any]) -> dict[str, FoundTensor]:
+    """Return a session's inputs or outputs by name; sizes with a name of their own are free."""
+    return {
+        tensor.name: FoundTensor(
+            tensor.type,
+            tuple(size if isinstance(size, int) else None for size in tensor.shape),
+            f"{tensor.type} {tensor.shape}",
         )
-        if actual[tensor.name].type != _ELEMENT_TYPES[tensor.dtype] or not matches:
-            raise engine_mismatch(
-                engine,
-                f"{kind} {tensor.name}",
-                f"{actual[tensor.name].type} {shape}",
-                f"{tensor.dtype} {list(tensor.shape)}",
-            )
+        for tensor in found
+    }
 
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip()
-    return text.splitlines()[0][:400] if text else type(error).__name__
+    return text.splitlines()[0] if text else type(error).__name__

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
-from rowpack_loaders.runtimes.host_sequence import HostSequence, RowInputs
+from rowpack_loaders.runtimes.host_sequence import RowInputs
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 
 if TYPE_CHECKING:
@@ -27,20 +25,6 @@ onnxruntime = import_onnxruntime()
 _CPU = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
 # Numbers of onnx.TensorProto.DataType.
 _ELEMENT_TYPES = {"float32": 1, "int32": 6, "float16": 10, "bfloat16": 16}
-
-
-def open_ort_sequence(
-    buffers: SequenceBuffers, decode: tuple[EngineRecord, Any], prefill: tuple[EngineRecord, Any] | None
-) -> HostSequence:
-    """Return a sequence over ``buffers``; each engine is its record and its session."""
-    logits = np.empty((1, buffers.model.vocab_size), dtype=np.float32)
-    rows = buffers.model.limits.prefill_rows
-    return HostSequence(
-        buffers,
-        logits,
-        OrtBoundEngine(*decode, buffers, logits, max_rows=1),
-        None if prefill is None else OrtBoundEngine(*prefill, buffers, logits, max_rows=rows),
-    )
 
 
 class _CacheBinding(NamedTuple):
@@ -64,13 +48,13 @@ class OrtBoundEngine:
     def __init__(
         self,
         engine: EngineRecord,
-        session: Any,
+        loaded: Any,
         buffers: SequenceBuffers,
         logits: FloatArray,
         *,
         max_rows: int,
     ) -> None:
-        self._session = session
+        self._session = loaded
         self._buffers = buffers
         self._inputs = RowInputs(engine, buffers, max_rows)
         self._mask: FloatArray | None = None

@@ -17,7 +17,8 @@ from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.runtimes.computing_threads import computing_threads
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
-from rowpack_loaders.runtimes.engine_mismatch import engine_mismatch
+from rowpack_loaders.runtimes.engine_errors import FoundTensor, check_engine_tensors, engine_load_failure
+from rowpack_loaders.runtimes.host_sequence import open_host_sequence
 from rowpack_loaders.runtimes.openvino.graph_reading import read_graph
 from rowpack_loaders.runtimes.openvino.library import (
     DEVICE,
@@ -25,7 +26,7 @@ from rowpack_loaders.runtimes.openvino.library import (
     import_openvino,
     plain_version,
 )
-from rowpack_loaders.runtimes.openvino.sequence import ELEMENT_TYPES, open_openvino_sequence
+from rowpack_loaders.runtimes.openvino.sequence import ELEMENT_TYPES, OpenVinoBoundEngine
 from rowpack_loaders.weights import view_weights
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ COMPILE_PROPERTIES: dict[str, Any] = {
     # Pinned threads of two programs would share the first cores while others idle.
     "ENABLE_CPU_PINNING": False,
 }
-
-_OUT_OF_MEMORY_WORDS = ("bad_alloc", "bad allocation", "could not create a memory object", "out of memory")
 
 
 class OpenVinoRuntime:
@@ -90,7 +89,8 @@ class OpenVinoRuntime:
 
     def open_sequence(self, *, slide: bool = False) -> SequenceState:
         """Return a new sequence with its own buffers, at its start."""
-        return open_openvino_sequence(
+        return open_host_sequence(
+            OpenVinoBoundEngine,
             SequenceBuffers(self.model, slide=slide),
             (self.model.engines[DECODE], self._compiled[DECODE]),
             (self.model.engines[PREFILL], self._compiled[PREFILL]) if self.has_prefill_engine else None,
@@ -132,46 +132,33 @@ class OpenVinoRuntime:
         except RowpackError:
             raise
         except Exception as error:
-            if any(words in str(error) for words in _OUT_OF_MEMORY_WORDS):
-                raise RowpackError(
-                    "engine_out_of_memory",
-                    f"There is not enough memory for the {engine.name} engine",
-                    where=engine.section,
-                    found=_reason(error),
-                    remedy="Free memory, or load the bundle with layout single",
-                ) from error
-            raise RowpackError(
-                "engine_load_failed",
-                f"OpenVINO {self.backend_version} cannot load the {engine.name} engine",
-                where=engine.section,
-                found=_reason(error),
+            raise engine_load_failure(
+                engine,
+                f"OpenVINO {self.backend_version}",
+                error,
+                _reason(error),
                 expected="operators that this version has",
                 remedy="Build with --backend openvino, which takes plain ONNX operators only",
             ) from error
 
 
 def _check_tensors(engine: EngineRecord, kind: str, described: tuple[TensorRecord, ...], found: list[Any]) -> None:
-    """Refuse an engine whose inputs or outputs are not the manifest's, by which buffers are sized."""
-    actual = {name: tensor for tensor in found for name in tensor.get_names()}
+    """Refuse an engine whose inputs or outputs are not the manifest's; a tensor may have several names."""
     expected = {tensor.name for tensor in described}
-    if len(found) != len(described) or not expected <= actual.keys():
-        names = ", ".join(sorted(tensor.get_any_name() for tensor in found))
-        raise engine_mismatch(engine, f"{kind}s", names, ", ".join(sorted(expected)))
-    for tensor in described:
-        shape = actual[tensor.name].get_partial_shape()
-        matches = len(shape) == len(tensor.shape) and all(
-            real.is_dynamic or not isinstance(wanted, int) or real.get_length() == wanted
-            for real, wanted in zip(shape, tensor.shape, strict=True)
+    named = {min(expected & tensor.get_names(), default=tensor.get_any_name()): tensor for tensor in found}
+    tensors = {
+        name: FoundTensor(
+            tensor.get_element_type(),
+            tuple(None if size.is_dynamic else size.get_length() for size in tensor.get_partial_shape()),
+            f"{tensor.get_element_type()} {tensor.get_partial_shape()}",
         )
-        element_type = actual[tensor.name].get_element_type()
-        if element_type != ELEMENT_TYPES[tensor.dtype] or not matches:
-            raise engine_mismatch(
-                engine, f"{kind} {tensor.name}", f"{element_type} {shape}", f"{tensor.dtype} {list(tensor.shape)}"
-            )
+        for name, tensor in named.items()
+    }
+    check_engine_tensors(engine, kind, described, tensors, ELEMENT_TYPES)
 
 
 def _reason(error: Exception) -> str:
     """Return the telling line of OpenVINO's message: its summary if there is one, else the last; places come first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     summaries = [line.removeprefix("-- ") for line in lines if line.startswith("-- ")]
-    return (summaries or lines or [type(error).__name__])[-1][:400]
+    return (summaries or lines or [type(error).__name__])[-1]

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rowpack_loaders.buffers import Array, SequenceBuffers
 from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
-from rowpack_loaders.runtimes.host_sequence import HostSequence, RowInputs
+from rowpack_loaders.runtimes.host_sequence import RowInputs
 from rowpack_loaders.runtimes.openvino.library import import_openvino
 
 if TYPE_CHECKING:
@@ -30,20 +28,6 @@ ELEMENT_TYPES = {
 }
 
 
-def open_openvino_sequence(
-    buffers: SequenceBuffers, decode: tuple[EngineRecord, Any], prefill: tuple[EngineRecord, Any] | None
-) -> HostSequence:
-    """Return a sequence over ``buffers``; each engine is its record and its compiled model."""
-    logits = np.empty((1, buffers.model.vocab_size), dtype=np.float32)
-    rows = buffers.model.limits.prefill_rows
-    return HostSequence(
-        buffers,
-        logits,
-        OpenVinoBoundEngine(*decode, buffers, logits, max_rows=1),
-        None if prefill is None else OpenVinoBoundEngine(*prefill, buffers, logits, max_rows=rows),
-    )
-
-
 class OpenVinoBoundEngine:
     """One engine over one sequence's buffers.
 
@@ -52,13 +36,13 @@ class OpenVinoBoundEngine:
     """
 
     def __init__(
-        self, engine: EngineRecord, compiled: Any, buffers: SequenceBuffers, logits: FloatArray, *, max_rows: int
+        self, engine: EngineRecord, loaded: Any, buffers: SequenceBuffers, logits: FloatArray, *, max_rows: int
     ) -> None:
         self._buffers = buffers
         self._inputs = RowInputs(engine, buffers, max_rows)
         self._mask: FloatArray | None = None  # a request keeps no array alive: it has to outlive the run
         (self._logits_name,) = (tensor.name for tensor in engine.outputs if tensor.role == "logits")
-        self._requests = [self._bound_request(compiled, front, logits) for front in (0, 1)]
+        self._requests = [self._bound_request(loaded, front, logits) for front in (0, 1)]
         self._bound_rows = [0, 0]
 
     @property
