@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from rowpack.bundle.output_file import OutputFile
 def write_files(folder: Path, files: Mapping[str, Iterable[bytes | memoryview]]) -> list[Path]:
     """Write every stream of ``files`` into ``folder`` (made when missing); publish all after all are complete.
 
-    Raises RowpackError as the bundle writer does; nothing half-written is left.
+    Raises RowpackError as the bundle writer does; nothing half-written is left, nor a folder that was made for it.
     """
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     opened: list[OutputFile] = []
     try:
@@ -28,5 +30,8 @@ def write_files(folder: Path, files: Mapping[str, Iterable[bytes | memoryview]])
     except BaseException:
         for output in opened:
             output.discard()
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         raise
     return [folder / name for name in files]
