@@ -242,7 +242,7 @@ def test_synth_writes_a_checkpoint_of_a_given_shape(qwen_checkpoint: Path, tmp_p
     assert refusal(["synth", tmp_path / "no.json", "-o", tmp_path / "x"], capsys)["code"] == "bad_shape_config"
 
 
-@pytest.mark.parametrize("rows", ["0", "65", "-1"])
+@pytest.mark.parametrize("rows", ["0", "4097", "-1"])
 def test_prefill_rows_out_of_range_are_unusable_arguments(
     qwen_checkpoint: Path, tmp_path: Path, capsys: Capture, rows: str
 ) -> None:
