@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,8 +43,8 @@ Piece = TypeVar("Piece", bytes, memoryview, "bytes | memoryview")
 class EngineGraphs:
     """The engines' graphs by role; ``prefill_serves_decode`` says that one session is to run chunks and steps.
 
-    So it is where each session would pack the weights for itself, and no mixer computes rows that are not there: one
-    row then costs the prefill engine no more than the decode engine.
+    So it is where each session would pack the weights for itself, and no mixer computes rows that are not there, by
+    itself or because it has a branch for one row.
     """
 
     exported: onnx.ModelProto
@@ -64,9 +64,10 @@ def engine_graphs(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm,
     graphs = {DECODE: decode_model(exported, form)}
     if not split:
         return EngineGraphs(exported, graphs, False)
+    is_packed = constant_bytes(graphs[DECODE]).packed > 0
+    form = replace(form, one_row_branch=is_packed)
     graphs[PREFILL] = prefill_model(exported, prefill_rows, form)
-    serves_decode = constant_bytes(graphs[PREFILL]).packed > 0 and not pads_rows(exported, prefill_rows, form)
-    return EngineGraphs(exported, graphs, serves_decode)
+    return EngineGraphs(exported, graphs, is_packed and not pads_rows(exported, prefill_rows, form))
 
 
 def engine_orders(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trained_checkpoints import QWEN
+from trained_checkpoints import QWEN, RWKV
 
 from rowpack import BuildRequest, build, build_stages
 from rowpack.engines.backend import EngineBuild, EngineOrder
@@ -31,13 +31,18 @@ ROUNDING = 0.1
 
 def built(folder: Path, name: str, **changes: Any) -> Path:
     options: dict[str, Any] = {"quantization": "int4", "decoder_engine_layout": "split", "model_id": "trained"}
-    return build(BuildRequest(QWEN, folder / f"{name}.bundle", **options | changes)).path
+    checkpoint = changes.pop("checkpoint", QWEN)
+    return build(BuildRequest(checkpoint, folder / f"{name}.bundle", **options | changes)).path
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trained hybrid model in int4, split, as it is built by default."""
-    return built(tmp_path_factory.mktemp("one"), "int4")
+WAYS: dict[str, dict[str, Any]] = {"fused": {}, "branched": {"lowering": "plain"}, "rwkv": {"checkpoint": RWKV}}
+"""Prefill graphs without padded rows: by an operator of the runtime, by a branch for one row, by one of WKV."""
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def bundle(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A trained model in int4, split."""
+    return built(tmp_path_factory.mktemp("one"), "int4", **WAYS[request.param])
 
 
 def manifest_of(path: Path) -> dict[str, Any]:
@@ -66,7 +71,6 @@ class TestWhatTheManifestSays:
         manifest = manifest_of(bundle)
         assert manifest["engines"]["prefill"]["serves_decode"] is True
         assert "serves_decode" not in manifest["engines"]["decode"]
-        assert "com.microsoft.LinearAttention" in manifest["engines"]["prefill"]["requires"]
         decision = manifest["layout_decision"]
         assert decision["copies"] == 1
         assert decision["needed_bytes"] == max(decision["engine_weight_bytes"].values())
@@ -97,9 +101,10 @@ class TestWhatTheManifestSays:
             assert "serves_decode" not in engine
             assert engine["lowering"] == lowering
 
-    def test_a_device_for_one_copy_gets_both_engines(self, bundle: Path, tmp_path: Path) -> None:
-        decision = manifest_of(bundle)["layout_decision"]
-        both = decision["needed_bytes"] + manifest_of(bundle)["engines"]["prefill"]["resident_bytes"]["private"]
+    def test_a_device_for_one_copy_gets_both_engines(self, tmp_path: Path) -> None:
+        manifest = manifest_of(built(tmp_path, "large", verify=False))
+        decision = manifest["layout_decision"]
+        both = decision["needed_bytes"] + manifest["engines"]["prefill"]["resident_bytes"]["private"]
         capacity = both * 100 // 80 - 1
         options = {"decoder_engine_layout": "auto", "target_memory_bytes": capacity, "verify": False}
         assert manifest_of(built(tmp_path, "fits", **options))["layout_decision"]["reason"] == "fits"
@@ -112,6 +117,9 @@ class TestWhatTheManifestSays:
         assert BuildRequest(QWEN, tmp_path).mixer_lowering == "plain"
         path = built(tmp_path, "plain", lowering="plain", verify=False)
         assert manifest_of(path)["engines"]["prefill"]["lowering"] == "plain"
+        assert manifest_of(path)["engines"]["prefill"]["requires"] == ["com.microsoft.MatMulNBits"]
+        default = manifest_of(built(tmp_path, "default", verify=False))["engines"]["prefill"]
+        assert "com.microsoft.LinearAttention" in default["requires"]
         with open_bundle(path) as opened:
             trailer: Any = opened.trailer()
         assert '"lowering": "plain"' in json.dumps(trailer["provenance"])

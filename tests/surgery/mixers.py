@@ -70,7 +70,7 @@ def grid(rows: int, step: int = 64) -> list[int]:
     return [min(step, rows - start) for start in range(0, rows, step)]
 
 
-def _wkv_tensors(channels: int, rows: int | str) -> tuple[Declared, dict[str, Shape]]:
+def wkv_tensors(channels: int, rows: int | str) -> tuple[Declared, dict[str, Shape]]:
     state = (1, channels)
     inputs: Declared = {
         "k": ("float32", (rows, channels)),
@@ -93,19 +93,19 @@ def _wkv_tensors(channels: int, rows: int | str) -> tuple[Declared, dict[str, Sh
 @cache
 def wkv_chunk_graph(channels: int, prefill_rows: int) -> Subgraph:
     """Return the lowering to chunks of at most ``prefill_rows`` rows."""
-    return lowered(WkvChunk(prefill_rows), *_wkv_tensors(channels, "rows"))
+    return lowered(WkvChunk(prefill_rows), *wkv_tensors(channels, "rows"))
 
 
 @cache
 def wkv_row_graph(channels: int) -> Subgraph:
     """Return the lowering to one row."""
-    return lowered(wkv_row, *_wkv_tensors(channels, 1))
+    return lowered(wkv_row, *wkv_tensors(channels, 1))
 
 
 @cache
 def wkv_function(channels: int) -> Subgraph:
     """Return a call of the sequential function."""
-    return called(WKV4, *_wkv_tensors(channels, "rows"))
+    return called(WKV4, *wkv_tensors(channels, "rows"))
 
 
 def run_wkv(graph: Subgraph, inputs: WkvInputs, cuts: Sequence[int]) -> tuple[Array, WkvState]:

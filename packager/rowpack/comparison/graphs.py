@@ -3,7 +3,8 @@
 Read from the protobuf wire, without the onnx package. Field numbers are those of ``onnx.proto``:
 
     ModelProto.graph = 7; GraphProto.node = 1, .initializer = 5;
-    NodeProto.input = 1, .output = 2, .name = 3, .op_type = 4, .attribute = 5, .domain = 7; AttributeProto.name = 1;
+    NodeProto.input = 1, .output = 2, .name = 3, .op_type = 4, .attribute = 5, .domain = 7;
+    AttributeProto.name = 1, .g = 6, .graphs = 11;
     TensorProto.name = 8, .external_data = 13
 """
 
@@ -60,8 +61,8 @@ def read_graph(data: bytes, *, where: str) -> Graph:
     interface = read_onnx_interface(data, where=where)
     graph = Message(Message(memoryview(data), where).message(7) or memoryview(b""), where)
     nodes: dict[str, Node] = {}
-    for index, encoded in enumerate(graph.messages(1)):
-        name, node = _node(Message(encoded, where))
+    for index, fields in enumerate(_all_nodes(graph)):
+        name, node = _node(fields)
         nodes[name if name and name not in nodes else f"#{index} {name}"] = node
     constants = {}
     for encoded in graph.messages(5):
@@ -118,6 +119,16 @@ def _changed(place: str, first: object, second: object) -> Difference:
     names = sorted({*first.attributes, *second.attributes})
     kinds += [f"attribute {name}" for name in names if first.attributes.get(name) != second.attributes.get(name)]
     return Difference("graph", place, f"{first.operator} with other {', '.join(kinds)}")
+
+
+def _all_nodes(graph: Message) -> Iterator[Message]:
+    """Yield the nodes of ``graph`` and of the graphs inside; how deep they lie was bounded when it was read."""
+    for encoded in graph.messages(1):
+        node = Message(encoded, graph.where)
+        yield node
+        for attribute in node.messages(5):
+            for inner in Message(attribute, graph.where).messages(6, 11):
+                yield from _all_nodes(Message(inner, graph.where))
 
 
 def _node(fields: Message) -> tuple[str, Node]:

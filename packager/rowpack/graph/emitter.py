@@ -57,6 +57,11 @@ class Emitter:
         """Return an emitter of the same graph with an absolute ``scope``."""
         return Emitter(self.graph, scope, self._root)
 
+    def inner_graph(self, name: str) -> Emitter:
+        """Return an emitter of a new graph, for an attribute of a node; names and constants are the whole model's."""
+        scope = self._qualified(name)
+        return Emitter(gs.Graph(opset=self.graph.opset, name=scope), scope, self._root)
+
     def op(
         self,
         op_type: str,

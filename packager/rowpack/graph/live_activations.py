@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import onnx
 
+from rowpack.graph.model import all_onnx_nodes, inner_graphs, names_read
+
 _ELEMENT_BYTES = 4
 """Of every tensor: graphs in half precision are run in float32 where this is asked."""
 
@@ -15,16 +17,21 @@ def live_activation_bytes(model: onnx.ModelProto, sizes: Mapping[str, int]) -> i
     """Return the most bytes of results that are alive at once, nodes run in their order.
 
     ``sizes`` gives a number to each free dimension (``rows``, ``cache_rows``). Weights, inputs and outputs do not
-    count, nor does a result whose shape nothing tells (behind an operator that the standard does not know).
+    count, nor does a result whose shape nothing tells (behind an operator that the standard does not know). Of the
+    graphs inside a node the one with most counts.
     """
-    byte_counts = _byte_counts(model, sizes)
-    outputs = {value.name for value in model.graph.output}
-    last_use = {name: index for index, node in enumerate(model.graph.node) for name in node.input}
+    return _live_bytes(model.graph, _byte_counts(model, sizes))
+
+
+def _live_bytes(graph: onnx.GraphProto, byte_counts: Mapping[str, int]) -> int:
+    outputs = {value.name for value in graph.output}
+    made = {name for node in graph.node for name in node.output} - outputs
+    last_use = {name: index for index, node in enumerate(graph.node) for name in names_read(node)}
     alive = most = 0
-    for index, node in enumerate(model.graph.node):
+    for index, node in enumerate(graph.node):
         alive += sum(byte_counts.get(name, 0) for name in node.output if name not in outputs)
-        most = max(most, alive)
-        ended = {name for name in node.input if last_use[name] == index} - outputs
+        most = max(most, alive + max((_live_bytes(inner, byte_counts) for inner in inner_graphs(node)), default=0))
+        ended = {name for name in names_read(node) if last_use[name] == index} & made
         alive -= sum(byte_counts.get(name, 0) for name in ended)
     return most
 
@@ -39,13 +46,19 @@ def _byte_counts(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, 
     for tensor in elsewhere:
         graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         graph.initializer.remove(tensor)
+    # Inference sees the values of bounds and shapes only in the graph that holds them.
+    for node in graph.node:
+        for inner in inner_graphs(node):
+            names = {name for read in inner.node for name in read.input}
+            inner.initializer.extend(tensor for tensor in graph.initializer if tensor.name in names)
     for value in (*graph.input, *graph.output, *graph.value_info):
         for extent in value.type.tensor_type.shape.dim:
             words = extent.dim_param.split("+")
             if all(word in sizes or word.isdigit() for word in words):
                 extent.dim_value = sum(sizes[word] if word in sizes else int(word) for word in words)
     inferred = onnx.shape_inference.infer_shapes(sized, data_prop=True)
-    shapes = {value.name: value.type.tensor_type.shape.dim for value in inferred.graph.value_info}
+    graphs = [inferred.graph, *(inner for node in all_onnx_nodes(inferred.graph) for inner in inner_graphs(node))]
+    shapes = {value.name: value.type.tensor_type.shape.dim for graph in graphs for value in graph.value_info}
     return {
         name: _ELEMENT_BYTES * math.prod(extent.dim_value for extent in shape)
         for name, shape in shapes.items()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -38,7 +39,7 @@ def export_model(graph: gs.Graph, functions: Sequence[onnx.FunctionProto] = ()) 
     domains = [onnx.helper.make_opsetid("", opset)]
     if functions:
         domains.append(onnx.helper.make_opsetid(FUNCTION_DOMAIN, FUNCTION_DOMAIN_VERSION))
-    own = sorted({str(node.domain) for node in graph.nodes if node.domain not in (None, "", FUNCTION_DOMAIN)})
+    own = sorted({str(node.domain) for node in all_nodes(graph) if node.domain not in (None, "", FUNCTION_DOMAIN)})
     domains += [onnx.helper.make_opsetid(domain, 1) for domain in own]
     graph.import_domains = domains
     model: onnx.ModelProto = gs.export_onnx(graph, do_type_check=False)
@@ -47,8 +48,56 @@ def export_model(graph: gs.Graph, functions: Sequence[onnx.FunctionProto] = ()) 
     model.producer_version = ""
     del model.functions[:]
     model.functions.extend(functions)
+    _share_constants(model.graph)
     use_opset(model, opset)
     return model
+
+
+def all_nodes(graph: gs.Graph) -> Iterator[Any]:
+    """Yield the nodes of ``graph`` and of every graph inside its nodes."""
+    for node in graph.nodes:
+        yield node
+        for inner in node.subgraphs():
+            yield from all_nodes(inner)
+
+
+def _share_constants(main: onnx.GraphProto) -> None:
+    """Move the constants of inner graphs to ``main``, each once.
+
+    graphsurgeon repeats a constant in every graph that reads it. The names are the model's, so graphs inside read the
+    outer one, and weights outside the file are referred to by the main graph only.
+    """
+    known = {tensor.name for tensor in main.initializer}
+    for inner in [inner for node in all_onnx_nodes(main) for inner in inner_graphs(node)]:
+        for tensor in inner.initializer:
+            if tensor.name not in known:
+                known.add(tensor.name)
+                main.initializer.append(tensor)
+        del inner.initializer[:], inner.value_info[:]
+
+
+def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the graphs in the attributes of ``node``."""
+    return [
+        inner
+        for attribute in node.attribute
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+    ]
+
+
+def all_onnx_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of ``graph`` and of every graph inside its nodes."""
+    for node in graph.node:
+        yield node
+        for inner in inner_graphs(node):
+            yield from all_onnx_nodes(inner)
+
+
+def names_read(node: onnx.NodeProto) -> set[str]:
+    """Return the names that ``node`` and the graphs inside it read."""
+    return {name for inner in inner_graphs(node) for deeper in inner.node for name in names_read(deeper)} | set(
+        node.input
+    )
 
 
 def use_opset(model: onnx.ModelProto, opset: int) -> None:

@@ -21,16 +21,18 @@ class GraphForm:
     """Choices that change how the decode and the prefill graph look, never what they compute.
 
     ``cache_capacity_rows`` is the number of rows of every cache input for a backend that compiles one size; with
-    ``None`` a call takes the filled rows only. ``weight_on_the_left`` asks for the products of the prefill graph
-    as W · xᵀ, which suits a runtime that does not pack its weights; otherwise they stay Gemm over ``[out, in]``.
+    ``None`` a call takes the filled rows only. ``weight_on_the_left`` asks for the products of the prefill graph as
+    W · xᵀ, which suits a runtime that does not pack its weights; otherwise they stay Gemm over ``[out, in]``.
     ``batched_halves`` asks for a projection that is split in half as one batched product, which suits a compiler
-    that would interleave the halves in the weights it stores. ``fused`` names operators of the runtime that take the
-    place of mixers' plain subgraphs.
+    that would interleave the halves in the weights it stores. ``one_row_branch`` asks for a prefill graph that
+    takes a single row as the decode graph does, where its mixers would pad it, so that one session can run both.
+    ``fused`` names operators of the runtime that take the place of mixers' plain subgraphs.
     """
 
     cache_capacity_rows: int | None = None
     weight_on_the_left: bool = True
     batched_halves: bool = False
+    one_row_branch: bool = False
     fused: FusedChoice = PLAIN
 
 

@@ -31,7 +31,7 @@ class MixerReplacement:
     @property
     def pads_rows(self) -> bool:
         """Whether the lowering computes rows that are not there, so that one row costs as much as a chunk."""
-        return bool(getattr(self._lowering, "pads_rows", False))
+        return pads_rows_of(self._lowering)
 
     @property
     def name(self) -> str:
@@ -56,12 +56,12 @@ class MixerReplacement:
         calls = function_calls(graph, self._function)
         emitter = Emitter(graph)
         for call in calls:
-            count_before = len(graph.nodes)
+            before = {id(node) for node in graph.nodes}
             outputs = list(call.outputs)
             replacements = self._lowering(emitter.at_root(call.name), list(call.inputs), dict(call.attrs))
             for old, new in zip(outputs, replacements, strict=True):
                 take_place(emitter, old, new)
-            emitted = len(graph.nodes) - count_before
+            emitted = _run_nodes([node for node in graph.nodes if id(node) not in before])
             if emitted > self._node_budget:
                 raise surgery_error(
                     self.name,
@@ -86,6 +86,16 @@ class MixerReplacement:
                 found=f"{len(left)} calls",
                 expected="none",
             )
+
+
+def pads_rows_of(lowering: Lowering) -> bool:
+    """Tell whether ``lowering`` says that it pads rows: a class of lowerings then has ``pads_rows``."""
+    return bool(getattr(lowering, "pads_rows", False))
+
+
+def _run_nodes(nodes: Sequence[Any]) -> int:
+    """Return how many nodes a call runs at most: of the graphs inside a node, one."""
+    return sum(1 + max((_run_nodes(inner.nodes) for inner in node.subgraphs()), default=0) for node in nodes)
 
 
 def _is_known(extent: int | str) -> bool:

@@ -17,7 +17,8 @@ from rowpack.surgery.delta_rule_chunk import DeltaRuleChunk
 from rowpack.surgery.delta_rule_row import delta_rule_row
 from rowpack.surgery.fused_operators import fused_operator_for
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
-from rowpack.surgery.mixer_replacement import Lowering, MixerReplacement
+from rowpack.surgery.mixer_replacement import Lowering, MixerReplacement, pads_rows_of
+from rowpack.surgery.one_row_branch import BRANCH, BRANCH_NODES, OneRowBranch
 from rowpack.surgery.projection_form import WeightOnTheLeft
 from rowpack.surgery.residual_norm import RESIDUAL_NORM
 from rowpack.surgery.row_count import FixRowCount
@@ -38,17 +39,19 @@ _WKV_NODES = 60
 _SMALL_NODES = 30
 
 
+_OF_ONE_ROW: list[tuple[str, Lowering, int]] = [
+    (CAUSAL_CONV_STATE, causal_conv_row, _CONVOLUTION_NODES),
+    (GATED_DELTA_RULE, delta_rule_row, _DELTA_RULE_NODES),
+    (CACHED_ATTENTION, cached_attention_row, _SMALL_NODES),
+    (TOKEN_SHIFT, token_shift_row, _SMALL_NODES),
+    (WKV4, wkv_row, _WKV_NODES),
+]
+
+
 def decode_passes(form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the one-row graph."""
     before, after = _passes_of_form(form)
-    plain: list[tuple[str, Lowering, int]] = [
-        (CAUSAL_CONV_STATE, causal_conv_row, _CONVOLUTION_NODES),
-        (GATED_DELTA_RULE, delta_rule_row, _DELTA_RULE_NODES),
-        (CACHED_ATTENTION, cached_attention_row, _SMALL_NODES),
-        (TOKEN_SHIFT, token_shift_row, _SMALL_NODES),
-        (WKV4, wkv_row, _WKV_NODES),
-    ]
-    return [*before, *_replacements(plain, form.fused.decode), FixRowCount(1), *after]
+    return [*before, *_replacements(_OF_ONE_ROW, form.fused.decode), FixRowCount(1), *after]
 
 
 def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
@@ -61,6 +64,14 @@ def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[Surg
         (TOKEN_SHIFT, token_shift_chunk, _SMALL_NODES),
         (WKV4, WkvChunk(prefill_rows), _WKV_NODES),
     ]
+    if form.one_row_branch:
+        of_one_row = {mixer: lowering for mixer, lowering, _ in _OF_ONE_ROW}
+        plain = [
+            (mixer, OneRowBranch(of_one_row[mixer], lowering), node_budget + BRANCH_NODES)
+            if pads_rows_of(lowering)
+            else (mixer, lowering, node_budget)
+            for mixer, lowering, node_budget in plain
+        ]
     products: list[SurgeryPass] = [WeightOnTheLeft(), ColumnsBetweenProducts()] if form.weight_on_the_left else []
     return [*before, *_replacements(plain, form.fused.prefill), *products, *after]
 
@@ -72,7 +83,8 @@ def decode_model(exported: onnx.ModelProto, form: GraphForm = FREE_CACHE) -> onn
 
 def prefill_model(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm = FREE_CACHE) -> onnx.ModelProto:
     """Return the model for 1..``prefill_rows`` rows made from ``exported``."""
-    return _changed(exported, prefill_passes(prefill_rows, form), "prefill", form.fused.prefill)
+    branch = (BRANCH,) if form.one_row_branch else ()
+    return _changed(exported, prefill_passes(prefill_rows, form), "prefill", form.fused.prefill, branch)
 
 
 def pads_rows(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm = FREE_CACHE) -> bool:
@@ -110,11 +122,15 @@ def _replacements(plain: list[tuple[str, Lowering, int]], fused: tuple[str, ...]
 
 
 def _changed(
-    exported: onnx.ModelProto, passes: list[SurgeryPass], word: str, fused: tuple[str, ...]
+    exported: onnx.ModelProto,
+    passes: list[SurgeryPass],
+    word: str,
+    fused: tuple[str, ...],
+    branch: tuple[str, ...] = (),
 ) -> onnx.ModelProto:
     graph = import_graph(exported)
     graph.name = str(exported.graph.name).replace("exported", word)
     graph.functions = []
     run_passes(graph, passes)
-    check_plain(graph, (*fused, BLOCK_PRODUCT))
+    check_plain(graph, (*fused, BLOCK_PRODUCT, *branch))
     return export_model(graph)

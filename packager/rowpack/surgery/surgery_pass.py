@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import onnx_graphsurgeon as gs
 
-from rowpack.graph.model import FUNCTION_DOMAIN
+from rowpack.graph.model import FUNCTION_DOMAIN, all_nodes
 from rowpack.surgery.float4_form import DYNAMIC_QUANTIZE, TENSORRT_DOMAIN
 from rowpack_loaders.errors import RowpackError
 
@@ -67,16 +67,16 @@ def run_passes(graph: gs.Graph, passes: Sequence[SurgeryPass]) -> None:
 def check_plain(graph: gs.Graph, fused: Sequence[str] = ()) -> None:
     """Check that only plain operators are left: no function call, no custom domain, no Loop, Scan or If.
 
-    ``fused`` names the operators of the runtime (``domain.Operator``) that the graph may use besides. Rows are rounded
-    to E2M1 by an operator of TensorRT's own, for which there is no other.
+    ``fused`` names the operators (``domain.Operator``) that the graph may use besides. Rows are rounded to E2M1 by an
+    operator of TensorRT's own, for which there is no other. Graphs inside nodes are looked into as well.
     """
-    refused = Counter(
+    names = [
         f"{node.domain or 'ai.onnx'}.{node.op}"
-        for node in graph.nodes
+        for node in all_nodes(graph)
         if (node.domain or node.op in ("Loop", "Scan", "If"))
         and (node.domain, node.op) != (TENSORRT_DOMAIN, DYNAMIC_QUANTIZE)
-        and f"{node.domain}.{node.op}" not in fused
-    )
+    ]
+    refused = Counter(name for name in names if name not in fused)
     if refused:
         raise surgery_error(
             "plain operators",
