@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, FileRange, OnProgress
-from rowpack.engines.options import EngineOptions, option_flag
-from rowpack.engines.ort import SECTIONS, SerializedGraph
+from rowpack.engines.options import EngineOptions
+from rowpack.engines.serialized_graph import refuse_compiler_options, serialize_engine
 from rowpack.gate import SplitVeto
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
 from rowpack_loaders.compatibility.processor import BFLOAT16_FEATURE
@@ -86,15 +85,7 @@ class OpenVinoBackend:
 
         Raises ``engine_option_unsupported`` or ``runtime_not_installed``.
         """
-        if options.given:
-            raise RowpackError(
-                "engine_option_unsupported",
-                "OpenVINO engines are compiled when they are loaded",
-                where=", ".join(option_flag(name) for name in options.given),
-                found="options for a compiler",
-                expected="none",
-                remedy="Leave them out, or choose a backend that compiles ahead of time: --backend trt_rtx.",
-            )
+        refuse_compiler_options(options, "OpenVINO engines are compiled when they are loaded")
         return OpenVinoBuilder(installed_version())
 
 
@@ -109,26 +100,15 @@ class OpenVinoBuilder:
     def build_engine(self, order: EngineOrder, weights: FileRange | None, on_progress: OnProgress) -> EngineBuild:
         """Serialise the graph; its weights stay outside."""
         from rowpack.graph.constants import constant_bytes
-        from rowpack.graph.model import IR_VERSION, OPSET, serialize
 
-        onnx_bytes = serialize(order.model)
-        return SerializedGraph(
-            BuiltEngine(
-                role=order.role,
-                section=SECTIONS[order.role],
-                backend_version=self._version,
-                lowering="plain",
-                target=_target(order.model),
-                rows=order.rows,
-                opset=OPSET,
-                ir_version=IR_VERSION,
-                onnx=onnx_bytes,
-                onnx_sha256=hashlib.sha256(onnx_bytes).hexdigest(),
-                weight_bytes=_held_bytes(constant_bytes(order.model)),
-                weights_shared=False,
-                context_bytes=None,
-                contract=order.contract,
-            )
+        return serialize_engine(
+            order,
+            backend_version=self._version,
+            lowering="plain",
+            requires=(),
+            target=_target(order.model),
+            weight_bytes=_held_bytes(constant_bytes(order.model)),
+            weights_shared=False,
         )
 
     def check_written(self, engine: BuiltEngine, written: FileRange) -> None:

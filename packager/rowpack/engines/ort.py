@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, FileRange, OnProgress
-from rowpack.engines.io_contract import DECODE, PREFILL
-from rowpack.engines.options import EngineOptions, option_flag
+from rowpack.engines.options import EngineOptions
+from rowpack.engines.serialized_graph import refuse_compiler_options, serialize_engine
 from rowpack.gate import SplitVeto
 from rowpack.quantization import INTEGER_BITS
 from rowpack.surgery.graph_form import FREE_CACHE, FusedChoice, GraphForm
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     import onnx
 
     from rowpack.graph.constants import ConstantBytes
-
-SECTIONS = {DECODE: "engine.onnx", PREFILL: "prefill.onnx"}
 
 PRECISIONS = ("fp32", "fp16")
 """What the CPU provider really runs: it has no bfloat16 products, and widens float16 to float32 at load."""
@@ -85,15 +81,7 @@ class OrtBackend:
 
     def open_builder(self, options: EngineOptions, quantization: str | None = None) -> OrtBuilder:
         """Refuse options for compilers: nothing is compiled ahead of time."""
-        if options.given:
-            raise RowpackError(
-                "engine_option_unsupported",
-                "ONNX Runtime compiles nothing ahead of time",
-                where=", ".join(option_flag(name) for name in options.given),
-                found="options for a compiler",
-                expected="none",
-                remedy="Leave them out, or choose a backend that compiles: --backend trt_rtx.",
-            )
+        refuse_compiler_options(options, "ONNX Runtime compiles nothing ahead of time")
         return OrtBuilder()
 
 
@@ -106,56 +94,21 @@ class OrtBuilder:
         """Serialise the graph; its weights stay outside."""
         from rowpack.graph.constants import constant_bytes
         from rowpack.graph.custom_operators import custom_operators
-        from rowpack.graph.model import IR_VERSION, OPSET, serialize
         from rowpack.surgery.fused_operators import lowering_word
         from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 
         requires = custom_operators(order.model)
-        onnx_bytes = serialize(order.model)
         constants = constant_bytes(order.model)
-        return SerializedGraph(
-            BuiltEngine(
-                role=order.role,
-                section=SECTIONS[order.role],
-                backend_version=import_onnxruntime().__version__,
-                lowering=lowering_word(requires),
-                requires=requires,
-                target={"os": ["any"], "arch": ["any"], "cpu_features": [], "sm": [], "minimum_driver": None},
-                rows=order.rows,
-                opset=OPSET,
-                ir_version=IR_VERSION,
-                onnx=onnx_bytes,
-                onnx_sha256=hashlib.sha256(onnx_bytes).hexdigest(),
-                weight_bytes=constants.held_in_float32,
-                private_weight_bytes=constants.packed or None,
-                weights_shared=constants.external_in_float32 == constants.external,
-                context_bytes=None,
-                contract=order.contract,
-                serves_decode=order.serves_decode,
-            )
+        return serialize_engine(
+            order,
+            backend_version=import_onnxruntime().__version__,
+            lowering=lowering_word(requires),
+            requires=requires,
+            target={"os": ["any"], "arch": ["any"], "cpu_features": [], "sm": [], "minimum_driver": None},
+            weight_bytes=constants.held_in_float32,
+            private_weight_bytes=constants.packed or None,
+            weights_shared=constants.external_in_float32 == constants.external,
         )
 
     def check_written(self, engine: BuiltEngine, written: FileRange) -> None:
         """Leave it to the smoke run, which loads the engines from the bundle's own sections."""
-
-
-class SerializedGraph:
-    """An engine that is its graph."""
-
-    media_type = "application/onnx"
-
-    def __init__(self, engine: BuiltEngine) -> None:
-        self._engine = engine
-
-    @property
-    def section(self) -> str:
-        """Name of its section."""
-        return self._engine.section
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the graph."""
-        yield self._engine.onnx
-
-    def result(self) -> BuiltEngine:
-        """Return what was built."""
-        return self._engine
