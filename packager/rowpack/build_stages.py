@@ -42,7 +42,7 @@ from rowpack.memory_stage import announce_needs
 from rowpack.model_preparation import BuildRequest, PreparedModel, prepare_model
 from rowpack.prefill_rows import check_prefill_rows
 from rowpack.progress import Progress
-from rowpack.quantization import stored_head
+from rowpack.quantization import stored_embedding, stored_head
 from rowpack.reference_model import ReferenceModel, reference_model
 from rowpack.weights import WEIGHTS_SECTION, stream_weights
 from rowpack_loaders.compatibility.memory_need import memory_need
@@ -292,6 +292,7 @@ def _manifest_facts(
         precision=request.precision,
         quantization=request.quantization,
         head_quantization=stored_head(request.quantization, request.head_quantization),
+        embedding_quantization=stored_embedding(request.embedding_quantization),
         model=prepared.model,
         inputs=inputs,
         decision=decision,

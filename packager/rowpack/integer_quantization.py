@@ -1,9 +1,9 @@
 """Weight-only quantization: which tensors become blocks of whole numbers, and the same model with what they stand for.
 
 The projections that a family declares quantizable are stored as codes, scales and zero points; gates, decays,
-convolutions, norms and recurrent parameters never are. The output projection is quantised by choice. A head that is
-tied to the embedding becomes a tensor of its own then, and the table, of which a step looks up one row, is stored as
-the checkpoint has it.
+convolutions, norms and recurrent parameters never are. The output projection and the embedding are quantised by
+choice. Where the two are one tensor and are to be stored alike, they stay one; otherwise the head becomes a tensor of
+its own. An embedding that is not quantised, of which a step looks up one row, is stored as the checkpoint has it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from rowpack.block_quantization import (
 from rowpack.families.declaration import ModelDescription, Transform, WeightSpec
 
 CODE_DTYPES = {8: "uint8", 4: "uint4"}
+
+_HALF_DTYPES = ("float16", "bfloat16")
 
 _STORED_LOOKUP_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -49,17 +51,21 @@ class QuantizedPart:
 
 
 def quantize_to_integers(
-    model: ModelDescription, bits: int, head_bits: int | None, checkpoint_dtypes: Mapping[str, str]
+    model: ModelDescription,
+    bits: int,
+    head_bits: int | None,
+    embedding_bits: int | None,
+    checkpoint_dtypes: Mapping[str, str],
 ) -> ModelDescription:
-    """Return ``model`` with every quantizable projection stored in ``bits`` bits, and the head in ``head_bits``.
+    """Return ``model`` with every quantizable projection stored in ``bits`` bits, head and embedding in their own.
 
-    A projection stays as it is when its rows are no whole blocks. ``checkpoint_dtypes`` maps the checkpoint's tensors
-    to their dtypes in safetensors codes.
+    None leaves either as it is, and so do rows that are no whole blocks. ``checkpoint_dtypes`` maps the checkpoint's
+    tensors to their dtypes in safetensors codes.
     """
     specs: list[WeightSpec] = []
     for spec in model.weights:
         if spec.part == "embedding":
-            specs += _embedding(spec, model, head_bits, checkpoint_dtypes)
+            specs += _embedding(spec, model, head_bits, embedding_bits, checkpoint_dtypes)
         elif spec.part == "head" and head_bits is not None:
             specs += _stored(spec, head_bits)
         elif spec.quantizable:
@@ -91,28 +97,50 @@ def quantized_names(model: ModelDescription) -> Iterator[str]:
             yield spec.name
 
 
+def multiplied_names(model: ModelDescription) -> Iterator[str]:
+    """Yield the names of the quantised tensors that rows are multiplied with: all but an embedding that is no head."""
+    has_head = any(spec.part == "head" for spec in model.weights)
+    looked_up = {spec.name for spec in model.weights if spec.part == "embedding" and has_head}
+    yield from (name for name in quantized_names(model) if name not in looked_up)
+
+
 def half_precision_tables(model: ModelDescription, work: str) -> frozenset[str]:
     """Return the names of the embeddings that are narrower than the work dtype."""
     tables = (spec for spec in model.weights if spec.part == "embedding")
-    return frozenset(spec.name for spec in tables if spec.dtype != work)
+    return frozenset(spec.name for spec in tables if spec.dtype != work and spec.dtype in _HALF_DTYPES)
 
 
 def _embedding(
-    spec: WeightSpec, model: ModelDescription, head_bits: int | None, checkpoint_dtypes: Mapping[str, str]
+    spec: WeightSpec,
+    model: ModelDescription,
+    head_bits: int | None,
+    embedding_bits: int | None,
+    checkpoint_dtypes: Mapping[str, str],
 ) -> list[WeightSpec]:
-    """Return the table, and the head beside it where the two were one."""
+    """Return the table, and the head beside it where the two were one and are stored in different ways."""
     tied = all(other.part != "head" for other in model.weights)
-    if tied and (head_bits is None or not divides_into_blocks(spec.shape[1])):
-        return [spec]
+    if not divides_into_blocks(spec.shape[1]):
+        return [spec] if tied else [_as_in_the_checkpoint(spec, checkpoint_dtypes)]
+    if tied and head_bits == embedding_bits:
+        return [spec] if head_bits is None else _stored(spec, head_bits)
+    if embedding_bits is None:
+        table = [_as_in_the_checkpoint(spec, checkpoint_dtypes)]
+    else:
+        table = _stored(spec, embedding_bits)
+    if not tied:
+        return table
+    head = replace(spec, name=model.head_name, part="head")
+    return [
+        *table,
+        *(replace(part, derived=True) for part in ([head] if head_bits is None else _stored(head, head_bits))),
+    ]
+
+
+def _as_in_the_checkpoint(spec: WeightSpec, checkpoint_dtypes: Mapping[str, str]) -> WeightSpec:
+    """Return ``spec`` in the dtype of its sources, if they have one that rows can be looked up in."""
     dtypes = {checkpoint_dtypes.get(source.tensor, "F32") for source in spec.sources}
     dtype = _STORED_LOOKUP_DTYPES.get(dtypes.pop(), spec.dtype) if len(dtypes) == 1 else spec.dtype
-    table = replace(spec, dtype=dtype)
-    if not tied or head_bits is None:
-        return [table]
-    head = [
-        replace(part, derived=True) for part in _stored(replace(spec, name=model.head_name, part="head"), head_bits)
-    ]
-    return [table, *head]
+    return replace(spec, dtype=dtype)
 
 
 def _stored(spec: WeightSpec, bits: int) -> list[WeightSpec]:

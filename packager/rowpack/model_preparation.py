@@ -27,10 +27,11 @@ class BuildRequest:
     """What is to be built from what; see ``rowpack build --help`` for each choice.
 
     ``target_memory_bytes`` is the memory of the device the bundle is for, ``target_gpu`` its published name.
-    ``head_quantization`` is how the output projection is stored beside projections in whole numbers, by default as they
-    are. ``runtime_json_layout`` is the layout word that loaders which predate the manifest are told.
-    ``lowering`` is the mixers' form: ``plain`` operators, the runtime's ``fused`` ones, or the faster ones (``auto``);
-    by default ``auto`` for projections in whole numbers, whose products are the runtime's own anyway, else ``plain``.
+    ``head_quantization`` is how the output projection is stored beside projections in whole numbers, by default as
+    they are, ``embedding_quantization`` how the embedding is, by default as in the checkpoint. ``runtime_json_layout``
+    is the layout word that loaders which predate the manifest are told. ``lowering`` is the mixers' form: ``plain``
+    operators, the runtime's ``fused`` ones, or the faster ones (``auto``); by default ``auto`` for projections in whole
+    numbers, whose products are the runtime's own anyway, else ``plain``.
     ``ignore_host_memory`` tries a build that is not expected to fit in this machine's memory. Raises RowpackError for
     values that cannot be.
     """
@@ -41,6 +42,7 @@ class BuildRequest:
     precision: str = "fp32"
     quantization: str | None = None
     head_quantization: str | None = None
+    embedding_quantization: str | None = None
     max_sequence_length: int | None = None
     decoder_engine_layout: RequestedLayout = "auto"
     target_memory_bytes: int | None = None
@@ -83,7 +85,7 @@ class BuildRequest:
                 remedy="Leave --plan-encoding out, or tell those loaders --runtime-json single.",
             )
         check_lowering(self.mixer_lowering)
-        check_quantization(self.quantization, self.precision, self.head_quantization)
+        check_quantization(self.quantization, self.precision, self.head_quantization, self.embedding_quantization)
         if self.target_gpu is not None:
             find_published_gpu(self.target_gpu)
         check_prefill_rows(self.prefill_rows)
@@ -144,7 +146,13 @@ def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedMode
         model = family.describe(checkpoint.config, names, request.precision, length)
     if request.quantization is not None:
         dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}
-        model = quantize(model, request.quantization, request.head_quantization, dtypes)
+        model = quantize(
+            model,
+            request.quantization,
+            request.head_quantization,
+            dtypes,
+            embedding_quantization=request.embedding_quantization,
+        )
     text_config = family.text_config(checkpoint.config)
     pointer = "config.json#" if text_config is checkpoint.config else "config.json#/text_config"
     problems = check_tensors(checkpoint, model.required_tensors, ignored_prefixes=model.ignored_prefixes)

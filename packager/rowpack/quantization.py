@@ -39,9 +39,9 @@ INTEGER_BITS = {INT8: 8, INT4: 4}
 
 QUANTIZATIONS = (FP8, NVFP4, INT8, INT4)
 
-NO_HEAD = "none"
-HEAD_QUANTIZATIONS = (NO_HEAD, *INTEGER_BITS)
-"""How the output projection may be stored beside projections in ``int8`` or ``int4``."""
+NOT_QUANTIZED = "none"
+TABLE_QUANTIZATIONS = (NOT_QUANTIZED, *INTEGER_BITS)
+"""How output projection and embedding may be stored beside projections in ``int8`` or ``int4``."""
 
 VALUE_DTYPES = {FP8: "float8_e4m3fn", NVFP4: "float4_e2m1fn"}
 
@@ -55,14 +55,21 @@ def magnitude_name(name: str) -> str:
     return f"{name}_magnitude"
 
 
-def check_quantization(quantization: str | None, precision: str, head_quantization: str | None = None) -> None:
+def check_quantization(
+    quantization: str | None,
+    precision: str,
+    head_quantization: str | None = None,
+    embedding_quantization: str | None = None,
+) -> None:
     """Refuse what is no quantization, and one that does not go with the work precision.
 
-    Raises RowpackError ``quantization_unknown``, ``quantization_precision`` or ``head_quantization_unsupported``.
+    Raises RowpackError ``quantization_unknown``, ``quantization_precision``, ``head_quantization_unsupported`` or
+    ``embedding_quantization_unsupported``.
     """
     for option, found, known in (
         ("--quantization", quantization, QUANTIZATIONS),
-        ("--head-quantization", head_quantization, HEAD_QUANTIZATIONS),
+        ("--head-quantization", head_quantization, TABLE_QUANTIZATIONS),
+        ("--embedding-quantization", embedding_quantization, TABLE_QUANTIZATIONS),
     ):
         if found is not None and found not in known:
             raise RowpackError(
@@ -80,6 +87,15 @@ def check_quantization(quantization: str | None, precision: str, head_quantizati
             found=f"{head_quantization} with --quantization {quantization or 'left out'}",
             expected=" or ".join(f"--quantization {word}" for word in INTEGER_BITS),
             remedy="Leave --head-quantization out, or add --quantization int8.",
+        )
+    if embedding_quantization is not None and quantization not in INTEGER_BITS:
+        raise RowpackError(
+            "embedding_quantization_unsupported",
+            "the embedding is quantised beside projections in whole numbers only",
+            where="--embedding-quantization",
+            found=f"{embedding_quantization} with --quantization {quantization or 'left out'}",
+            expected=" or ".join(f"--quantization {word}" for word in INTEGER_BITS),
+            remedy="Leave --embedding-quantization out, or add --quantization int8.",
         )
     if quantization is None:
         return
@@ -108,7 +124,12 @@ def stored_head(quantization: str | None, head_quantization: str | None) -> str 
     if quantization not in INTEGER_BITS:
         return None
     word = head_quantization or quantization
-    return None if word == NO_HEAD else word
+    return None if word == NOT_QUANTIZED else word
+
+
+def stored_embedding(embedding_quantization: str | None) -> str | None:
+    """Return in what the embedding is stored; None, also by default, where it is not quantised."""
+    return None if embedding_quantization == NOT_QUANTIZED else embedding_quantization
 
 
 def quantize(
@@ -116,6 +137,8 @@ def quantize(
     quantization: str,
     head_quantization: str | None = None,
     checkpoint_dtypes: Mapping[str, str] | None = None,
+    *,
+    embedding_quantization: str | None = None,
 ) -> ModelDescription:
     """Return ``model`` with every quantizable projection stored as ``quantization`` says, scales beside it.
 
@@ -123,9 +146,14 @@ def quantize(
     tensors to their dtypes in safetensors codes.
     """
     if quantization in INTEGER_BITS:
-        head = stored_head(quantization, head_quantization)
-        head_bits = None if head is None else INTEGER_BITS[head]
-        return quantize_to_integers(model, INTEGER_BITS[quantization], head_bits, checkpoint_dtypes or {})
+        head, embedding = stored_head(quantization, head_quantization), stored_embedding(embedding_quantization)
+        return quantize_to_integers(
+            model,
+            INTEGER_BITS[quantization],
+            None if head is None else INTEGER_BITS[head],
+            None if embedding is None else INTEGER_BITS[embedding],
+            checkpoint_dtypes or {},
+        )
     make = {FP8: _float8, NVFP4: _float4}[quantization]
     return replace(model, weights=tuple(_quantized(model.weights, make)))
 

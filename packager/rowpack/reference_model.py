@@ -17,7 +17,7 @@ from rowpack.checkpoint import Checkpoint
 from rowpack.engine_stage import counted, scratch_file
 from rowpack.engines.backend import FileRange
 from rowpack.export import export_graph
-from rowpack.integer_quantization import dequantized, quantized_names
+from rowpack.integer_quantization import dequantized, multiplied_names, quantized_names
 from rowpack.model_preparation import PreparedModel
 from rowpack.progress import Progress
 from rowpack.weights import plan_weights, stream_weights
@@ -60,8 +60,7 @@ def reference_model(
     """
     from rowpack.graph.model import serialize
 
-    names = list(quantized_names(prepared.model))
-    if not names:
+    if not any(quantized_names(prepared.model)):
         yield ReferenceModel(serialize(exported), weights)
         return
     model = dequantized(prepared.model)
@@ -70,5 +69,5 @@ def reference_model(
         with progress.stage("reference", "weights that the quantised ones stand for", plan.section_bytes) as stage:
             pieces = counted(stream_weights(plan, checkpoint), stage)
             written = kept.enter_context(scratch_file(target, pieces, plan.section_bytes, "reference"))
-        graph = export_graph(model, plan, prepared.precision, eight_bit_rows=names)
+        graph = export_graph(model, plan, prepared.precision, eight_bit_rows=list(multiplied_names(prepared.model)))
         yield ReferenceModel(serialize(graph), written)

@@ -94,6 +94,33 @@ def test_the_head_can_stay_in_float32(checkpoint: Path, tmp_path: Path) -> None:
     assert validate(report.path).errors == []
 
 
+@pytest.mark.parametrize("family", TRAINED)
+def test_the_embedding_can_be_quantised_as_well(built: Any, family: str, tmp_path: Path) -> None:
+    checkpoint = TRAINED[family]
+    request = BuildRequest(
+        checkpoint,
+        tmp_path / "out.bundle",
+        quantization="int8",
+        embedding_quantization="int8",
+        decoder_engine_layout="split",
+    )
+    report = build(request)
+    assert validate(report.path).errors == []
+    with open_bundle(report.path) as bundle:
+        manifest: Any = bundle.manifest
+        tensors = manifest["weights"]["tensor_bytes"]
+    assert manifest["model"]["embedding_quantization"] == "int8"
+    with open_bundle(built[family, "int8"].path) as bundle:
+        wider: Any = bundle.manifest
+    assert "embedding_quantization" not in wider["model"]
+    rows, columns = wider["model"]["hyper_parameters"]["vocab_size"], 192
+    # Of the tied one no second copy is stored; the other is halved, but for a scale and a zero point a block.
+    saved = rows * columns * 2 if family == "qwen3_5" else rows * columns - rows * columns // 32 * 5
+    assert wider["weights"]["tensor_bytes"] - tensors == saved
+    assert logit_error(report.path, checkpoint) <= LARGEST_MEAN_LOGIT_ERROR["int8"]
+    assert last_words_as_the_reference(report.path, checkpoint, 24) >= 0.75
+
+
 def test_a_build_gives_the_same_bundle_again(built: Any, tmp_path: Path) -> None:
     again = build(
         BuildRequest(
@@ -141,6 +168,8 @@ def test_a_wrong_engine_is_not_published(tmp_path: Path, monkeypatch: pytest.Mon
         ({"quantization": "int3"}, "quantization_unknown"),
         ({"head_quantization": "int3"}, "quantization_unknown"),
         ({"quantization": None, "head_quantization": "int8"}, "head_quantization_unsupported"),
+        ({"quantization": None, "embedding_quantization": "int8"}, "embedding_quantization_unsupported"),
+        ({"embedding_quantization": "int3"}, "quantization_unknown"),
         ({"quantization": "fp8", "precision": "fp16", "head_quantization": "int8"}, "head_quantization_unsupported"),
     ],
 )

@@ -21,12 +21,14 @@ from rowpack_loaders.safetensors_header import parse_header
 KEPT_WORDS = ("norm", "conv", "in_proj_ba", "decay", "dt_bias", "receptance", "mix_", "bonus", "embed")
 
 
-def described(checkpoint_folder: Path, width: str, head: str | None = None) -> tuple[Any, ModelDescription]:
+def described(
+    checkpoint_folder: Path, width: str, head: str | None = None, embedding: str | None = None
+) -> tuple[Any, ModelDescription]:
     """Return the model of a checkpoint as it is, and quantised."""
     with open_checkpoint(checkpoint_folder) as checkpoint:
         plain = find_family(checkpoint.config).describe(checkpoint.config, list(checkpoint.tensors), "fp32", 64)
         dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}
-    return plain, quantize(plain, width, head, dtypes)
+    return plain, quantize(plain, width, head, dtypes, embedding_quantization=embedding)
 
 
 @pytest.mark.parametrize("width", ["int8", "int4"])
@@ -59,6 +61,24 @@ def test_the_head_is_stored_by_choice_and_the_table_as_the_checkpoint_has_it(fam
         else:
             assert stored[model.head_name].dtype == dtype
             assert table.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("family", TRAINED)
+@pytest.mark.parametrize(("head", "embedding"), [(None, "int8"), ("int8", "int8"), ("none", "int4"), (None, "int4")])
+def test_the_embedding_is_stored_by_choice(family: str, head: str | None, embedding: str) -> None:
+    plain, model = described(TRAINED[family], "int4", head, embedding)
+    stored = {spec.name: spec for spec in model.weights}
+    (table,) = [spec for spec in plain.weights if spec.part == "embedding"]
+    dtypes = {"int8": "uint8", "int4": "uint4", "none": "float32"}
+    assert stored[table.name].dtype == dtypes[embedding]
+    assert stored[scale_name(table.name)].shape == (table.shape[0], table.shape[1] // 32)
+    tied = all(spec.part != "head" for spec in plain.weights)
+    if tied and (head or "int4") == embedding:
+        assert model.head_name not in stored, "one tensor serves both"
+    else:
+        assert stored[model.head_name].dtype == dtypes[head or "int4"]
+    assert model.parameter_count == plain.parameter_count
+    assert model.required_tensors == plain.required_tensors
 
 
 @pytest.mark.parametrize("width", ["int8", "int4"])

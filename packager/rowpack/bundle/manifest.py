@@ -36,6 +36,7 @@ class ManifestFacts:
     precision: str
     quantization: str | None
     head_quantization: str | None
+    embedding_quantization: str | None
     model: ModelDescription
     inputs: Sequence[Mapping[str, object]]
     decision: LayoutDecision
@@ -68,6 +69,9 @@ def build_manifest(facts: ManifestFacts) -> dict[str, object]:
             "precision": facts.precision,
             "quantization": facts.quantization,
             **({} if facts.head_quantization is None else {"head_quantization": facts.head_quantization}),
+            **(
+                {} if facts.embedding_quantization is None else {"embedding_quantization": facts.embedding_quantization}
+            ),
             "hyper_parameters": dict(model.hyper_parameters),
             "inputs": [dict(entry) for entry in facts.inputs],
         },

@@ -98,9 +98,13 @@ class Inspection:
         parameters = "parameters not counted" if count is None else count_of(count, "parameter")
         yield "family", f"{model.text('family')} ({model.text('architecture')}), {parameters}"
         quantization = model.optional_text("quantization")
-        head = model.optional_text("head_quantization") if "head_quantization" in model.raw else None
+        tables = [
+            f"{word} {model.text(key)}"
+            for key, word in (("head_quantization", "output projection"), ("embedding_quantization", "embedding"))
+            if key in model.raw
+        ]
         stored = f", {quantization}" if quantization else ""
-        yield "precision", model.text("precision") + stored + (f" (output projection {head})" if head else "")
+        yield "precision", model.text("precision") + stored + (f" ({', '.join(tables)})" if tables else "")
         decision = self._decision()
         decided = f"{self._bundle.decoder_engine_layout}: how it was decided is not known"
         yield "layout", decided if decision is None else layout_in_words(decision)

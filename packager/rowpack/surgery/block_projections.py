@@ -1,10 +1,11 @@
 """Projections whose weights are blocks of whole numbers: ONNX's form for reading, the runtime's for running.
 
-The exported graph has DequantizeLinear before each Gemm, which every tool understands. ONNX Runtime has one operator
-for both, MatMulNBits, which reads the very same bytes and widens no weight. Accuracy level 4 rounds rows to eight
-bits, each block of a row with a scale of its own. With float32 rows a product of one row takes three to seven times as
-long in four bits, and a hundred times in eight, for which there is no such kernel; beside four-bit weights the rounding
-moves the logits by next to nothing, beside eight-bit ones by about as much as the weights do.
+The exported graph has DequantizeLinear before each Gemm and each lookup, which every tool understands. ONNX Runtime has
+one operator for a Gemm and what is before it, MatMulNBits, which reads the very same bytes and widens no weight.
+Accuracy level 4 rounds rows to eight bits, each block of a row with a scale of its own. With float32 rows a product of
+one row takes three to seven times as long in four bits, and a hundred times in eight, for which there is no such
+kernel; beside four-bit weights the rounding moves the logits by next to nothing, beside eight-bit ones by about as much
+as the weights do.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rowpack.graph.custom_operators import CONTRIBUTED_DOMAIN
 from rowpack.graph.dtypes import onnx_type
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.graph.model import OPSET
+from rowpack.surgery.block_lookups import look_up_blocks
 from rowpack.surgery.surgery_pass import surgery_error
 
 OPERATOR = "MatMulNBits"
@@ -34,11 +36,14 @@ BLOCKED_OPSET = 21
 EIGHT_BIT_ROWS = 4
 """The accuracy level of MatMulNBits at which it rounds rows to eight bits."""
 
+_TABLE_POSITION = {"Gemm": 1, "Gather": 0}
+"""Which input of an operator is the table of weights."""
+
 _BITS: dict[int, int] = {onnx.TensorProto.UINT8: 8, onnx.TensorProto.UINT4: 4}
 
 
 class DequantizeBlocks:
-    """Put DequantizeLinear before every Gemm whose weight has ``scales``; both maps go by the weight's name."""
+    """Put DequantizeLinear before every Gemm and Gather whose table has ``scales``; both maps go by its name."""
 
     name = "dequantize blocks"
 
@@ -47,25 +52,28 @@ class DequantizeBlocks:
         self._zero_points = zero_points
 
     def check_before(self, graph: gs.Graph) -> None:
-        """Every quantised weight must be read by products only."""
+        """Every quantised weight must be read by products and lookups only."""
         for node in graph.nodes:
-            for tensor in node.inputs:
-                if tensor.name in self._scales and (node.op != "Gemm" or node.attrs.get("transB") != 1):
-                    raise surgery_error(
-                        self.name,
-                        "a quantised weight is read by something else than a projection",
-                        where=node.name,
-                        found=node.op,
-                        expected="Gemm with transB = 1",
-                    )
+            read = any(tensor.name in self._scales for tensor in node.inputs)
+            multiplied = node.op == "Gemm" and node.attrs.get("transB") == 1
+            looked_up = node.op == "Gather" and node.attrs.get("axis", 0) == 0
+            if read and not multiplied and not looked_up:
+                raise surgery_error(
+                    self.name,
+                    "a quantised weight is read by something else than a projection or a lookup",
+                    where=node.name,
+                    found=node.op,
+                    expected="Gemm with transB = 1, or Gather of rows",
+                )
 
     def apply(self, graph: gs.Graph) -> None:
         """Rewrite in place."""
         graph.opset = max(graph.opset, BLOCKED_OPSET)
         emitter = Emitter(graph)
         for node in [node for node in graph.nodes if _reads(node, self._scales)]:
-            stored = node.inputs[1]
-            node.inputs[1] = emitter.at_root(node.name).op(
+            position = _TABLE_POSITION[node.op]
+            stored = node.inputs[position]
+            node.inputs[position] = emitter.at_root(node.name).op(
                 "DequantizeLinear",
                 [stored, self._scales[stored.name], self._zero_points[stored.name]],
                 "weight",
@@ -76,57 +84,70 @@ class DequantizeBlocks:
             )
 
     def check_after(self, graph: gs.Graph) -> None:
-        """No product may read whole numbers."""
+        """Nothing may read whole numbers."""
         for node in graph.nodes:
             if _reads(node, self._scales):
                 raise surgery_error(
-                    self.name, "a projection was missed", where=node.name, found="Gemm", expected="DequantizeLinear"
+                    self.name, "a reader was missed", where=node.name, found=node.op, expected="DequantizeLinear"
                 )
 
 
 class MultiplyBlocks:
-    """Replace DequantizeLinear of blocks and Gemm by MatMulNBits over the same stored bytes."""
+    """Replace DequantizeLinear of blocks and Gemm by MatMulNBits over the same stored bytes.
+
+    Before a Gather it is replaced by lookups in these bytes (:mod:`rowpack.surgery.block_lookups`).
+    """
 
     name = "multiply blocks"
 
     def check_before(self, graph: gs.Graph) -> None:
-        """Dequantised weights must be constants in blocks, read by products only."""
+        """Dequantised weights must be constants in blocks, read by one product or lookup each."""
         for node in graph.nodes:
             if not _dequantizes_blocks(node):
                 continue
             readers = [reader.op for reader in node.outputs[0].outputs]
-            if readers != ["Gemm"] or not all(isinstance(tensor, gs.Constant) for tensor in node.inputs):
+            if readers not in (["Gemm"], ["Gather"]) or not all(
+                isinstance(tensor, gs.Constant) for tensor in node.inputs
+            ):
                 raise surgery_error(
                     self.name,
-                    "a dequantised weight is no constant, or read by something else than one projection",
+                    "a dequantised weight is no constant, or read by something else than one projection or lookup",
                     where=node.name,
                     found=", ".join(readers),
-                    expected="constants, and one Gemm",
+                    expected="constants, and one Gemm or Gather",
                 )
 
     def apply(self, graph: gs.Graph) -> None:
-        """Rewrite in place; the product keeps its name and output."""
+        """Rewrite in place; the product or lookup keeps its name and output."""
         found = [node for node in graph.nodes if _dequantizes_blocks(node)]
+        emitter = Emitter(graph)
+        as_bytes: dict[str, Tensor] = {}
         for dequantized in found:
-            (gemm,) = dequantized.outputs[0].outputs
+            (reader,) = dequantized.outputs[0].outputs
             codes, scales, zero_points = dequantized.inputs
             rows, columns = (int(extent) for extent in codes.shape)
             bits = _bits(codes)
             blocks = columns // BLOCK_COLUMNS
-            gemm.inputs = [
-                gemm.inputs[0],
-                _as_bytes(codes, [rows, blocks, BLOCK_COLUMNS * bits // 8]),
-                scales,
-                _as_bytes(zero_points, [rows, blocks * bits // 8]),
-            ]
-            gemm.op, gemm.domain = OPERATOR, CONTRIBUTED_DOMAIN
-            gemm.attrs = {
-                "K": columns,
-                "N": rows,
-                "bits": bits,
-                "block_size": BLOCK_COLUMNS,
-                "accuracy_level": EIGHT_BIT_ROWS,
-            }
+            # A head that is tied to the embedding reads the constants that the lookup reads.
+            for tensor, shape in (
+                (codes, [rows, blocks, BLOCK_COLUMNS * bits // 8]),
+                (zero_points, [rows, blocks * bits // 8]),
+            ):
+                if tensor.name not in as_bytes:
+                    as_bytes[tensor.name] = _as_bytes(tensor, shape)
+            stored = [as_bytes[codes.name], scales, as_bytes[zero_points.name]]
+            if reader.op == "Gather":
+                look_up_blocks(emitter, reader, stored, bits)
+            else:
+                reader.inputs = [reader.inputs[0], *stored]
+                reader.op, reader.domain = OPERATOR, CONTRIBUTED_DOMAIN
+                reader.attrs = {
+                    "K": columns,
+                    "N": rows,
+                    "bits": bits,
+                    "block_size": BLOCK_COLUMNS,
+                    "accuracy_level": EIGHT_BIT_ROWS,
+                }
             dequantized.inputs.clear()
             dequantized.outputs.clear()
             graph.nodes.remove(dequantized)
@@ -184,7 +205,7 @@ class WidenLookups:
 
 
 def _reads(node: Any, names: Mapping[str, Tensor]) -> bool:
-    return node.op == "Gemm" and node.inputs[1].name in names
+    return node.op in _TABLE_POSITION and node.inputs[_TABLE_POSITION[node.op]].name in names
 
 
 def _dequantizes_blocks(node: Any) -> bool:

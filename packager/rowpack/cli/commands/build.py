@@ -140,6 +140,11 @@ def add_model_options(parser: ArgumentParser) -> None:
         help="how the output projection is stored beside projections in int8 or int4 (default: as they are)",
     )
     parser.add_argument(
+        "--embedding-quantization",
+        choices=("none", "int8", "int4"),
+        help="how the embedding is stored beside projections in int8 or int4 (default: none, as in the checkpoint)",
+    )
+    parser.add_argument(
         "--max-sequence-length",
         type=whole_number(1),
         metavar="N",
@@ -172,6 +177,7 @@ class ModelOptions(TypedDict):
     precision: str
     quantization: str | None
     head_quantization: str | None
+    embedding_quantization: str | None
     max_sequence_length: int | None
     prefill_rows: int
     lowering: str | None
@@ -185,6 +191,7 @@ def model_options(arguments: Namespace) -> ModelOptions:
         "precision": arguments.precision,
         "quantization": arguments.quantization,
         "head_quantization": arguments.head_quantization,
+        "embedding_quantization": arguments.embedding_quantization,
         "max_sequence_length": arguments.max_sequence_length,
         "prefill_rows": arguments.prefill_rows,
         "lowering": arguments.lowering,
