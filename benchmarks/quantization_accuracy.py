@@ -43,11 +43,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Variant:
-    """A quantization, and for the processor what the head is stored in."""
+    """A quantization, and for the processor what head and embedding are stored in."""
 
     name: str
     quantization: str | None = None
     head: str | None = None
+    embedding: str | None = None
 
 
 VARIANTS = {
@@ -55,9 +56,12 @@ VARIANTS = {
         Variant("none (float32)"),
         Variant("int8, head none", "int8", "none"),
         Variant("int8", "int8"),
+        Variant("int8, embedding int8", "int8", None, "int8"),
         Variant("int4, head none", "int4", "none"),
         Variant("int4, head int8", "int4", "int8"),
         Variant("int4", "int4"),
+        Variant("int4, head and embedding int8", "int4", "int8", "int8"),
+        Variant("int4, embedding int4", "int4", None, "int4"),
     ),
     "trt_rtx": (Variant("none"), Variant("fp8", "fp8"), Variant("nvfp4", "nvfp4")),
 }
@@ -87,6 +91,7 @@ class Bundle:
             folder / "model.bundle",
             quantization=variant.quantization,
             head_quantization=variant.head,
+            embedding_quantization=variant.embedding,
             decoder_engine_layout="split",
             verify=False,
         )

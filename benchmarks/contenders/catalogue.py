@@ -99,6 +99,7 @@ CONTENDERS = (
     genai("int8"),
     llama_cpp("int8", "q8_0"),
     ours("int4", "int4", "--quantization", "int4"),
+    ours("int4, embedding int4", "int4", "--quantization", "int4", "--embedding-quantization", "int4"),
     genai("int4"),
     llama_cpp("int4", "q4_0"),
 )
