@@ -12,6 +12,7 @@ import pytest
 from trained_checkpoints import QWEN, RWKV
 
 from rowpack import BuildRequest, build, build_stages
+from rowpack.cli import main
 from rowpack.engines.backend import EngineBuild, EngineOrder
 from rowpack.engines.options import EngineOptions
 from rowpack.engines.ort import OrtBackend, OrtBuilder
@@ -79,6 +80,12 @@ class TestWhatTheManifestSays:
         assert need.prefill_weights == 0
         assert need.pair_bytes == need.decode_bytes
         assert decoder.second_engine_bytes(describe_model(manifest)) == 0
+
+    def test_inspect_tells_it(self, bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["inspect", str(bundle)]) == 0
+        shown = capsys.readouterr().out
+        assert shown.count("; serves decode") == 1
+        assert "one copy for both engines" in shown
 
     def test_without_the_mark_two_copies_are_counted(self, bundle: Path) -> None:
         manifest = manifest_of(bundle)

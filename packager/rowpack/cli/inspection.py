@@ -183,10 +183,11 @@ class Inspection:
 
 
 def operators_in_words(engine: Fields) -> str:
-    """Return an engine's form of the mixers, and which operators beyond the standard ones it needs."""
+    """Return an engine's form of the mixers, the operators it needs beyond the standard ones, and if it runs steps."""
     lowering = engine.optional_text("lowering") or "unknown"
     names = [str(name) for name in _array(engine, "requires")]
-    return f"{lowering} operators" + (f"; needs {', '.join(names)}" if names else "")
+    serves_decode = "; serves decode" if engine.raw.get("serves_decode") is True else ""
+    return f"{lowering} operators" + (f"; needs {', '.join(names)}" if names else "") + serves_decode
 
 
 def _both_weight_bytes(decision: Fields) -> int:
