@@ -122,7 +122,17 @@ def main() -> int:
 def compare(shape: str, precision: str, checkpoint: Path, rounds: int, *, run: bool) -> Comparison:
     """Copy and build ``checkpoint`` in turn; copy and bundle are removed as soon as they are measured."""
     copy, bundle = checkpoint.with_name(f"{shape}.copy"), checkpoint.with_name(f"{shape}.bundle")
-    command = [sys.executable, "-m", "rowpack", "build", checkpoint, "-o", bundle, "--precision", precision]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "rowpack",
+        "build",
+        checkpoint,
+        "-o",
+        bundle,
+        "--precision",
+        precision,
+    ]
     command += ["--no-verify", "--progress", "none", "--json"]
     idle = run_measured([sys.executable, "-c", IDLE])
     copies: list[ProcessFigures] = []

@@ -160,9 +160,10 @@ def model_table(shape: str, folder: Path, arguments: argparse.Namespace) -> str:
     sessions = {}
     for lowering in ("plain", "auto", "fused"):
         form = replace(
-            backend.graph_form(model.limits.max_cache_length), fused=backend.fused_operators(lowering, exported)
+            backend.graph_form(model.limits.max_cache_length, "fp32"), fused=backend.fused_operators(lowering, exported)
         )
-        engines = {role: serialize(graph) for role, graph in engine_graphs(exported, 64, form, split=True).items()}
+        graphs = engine_graphs(exported, 64, form, split=True)
+        engines = {role: serialize(graph) for role, graph in graphs.by_role.items()}
         sessions[lowering] = Decoder(
             model, load_runtime("ort", model, engines, weights, thread_count=arguments.threads)
         ).session()
