@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from picture_style import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, Figures, grid, seconds_words, tokens_axis
@@ -19,43 +19,36 @@ Line = tuple[str, list[Figures], dict[str, Any]]
 
 
 def paint_prompt_times(axes: Any, results: Figures) -> None:
-    """Draw the time of a prompt against its length, both logarithmic, a line a contender."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    for label, entries, style in prompt_lines(results):
-        axes.plot(
-            [entry["tokens"] for entry in entries],
-            [entry["prefill_ms"] / 1e3 for entry in entries],
-            label=label,
-            **style,
-        )
-    tokens_axis(axes, lengths_of(results))
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds_words(value)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    """Draw the time of a prompt against its length, a line a contender."""
+    plot_prompts(axes, results, lambda entry: entry["prefill_ms"] / 1e3, seconds_words, steps=(1.0,))
     axes.set_ylabel("time until the last row's logits")
-    grid(axes)
-    legend_below(axes)
 
 
 def paint_prompt_memory(axes: Any, results: Figures) -> None:
     """Draw the memory of a process of its own after prompts up to each length; pages of mapped files are not in it."""
+    steps = (1.0, 2.0, 5.0)
+    plot_prompts(axes, results, lambda entry: entry["anonymous_bytes"] / 1e6, lambda mb: f"{mb:,g} MB", steps=steps)
+    axes.set_ylabel("the process's own memory after the prompt")
+
+
+def plot_prompts(
+    axes: Any,
+    results: Figures,
+    value: Callable[[Figures], float],
+    words: Callable[[float], str],
+    *,
+    steps: tuple[float, ...],
+) -> None:
+    """Plot a value against prompt length, both logarithmic; ``steps`` are the marks in each power of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for label, entries, style in prompt_lines(results):
-        axes.plot(
-            [entry["tokens"] for entry in entries],
-            [entry["anonymous_bytes"] / 1e6 for entry in entries],
-            label=label,
-            **style,
-        )
+        axes.plot([entry["tokens"] for entry in entries], [value(entry) for entry in entries], label=label, **style)
     tokens_axis(axes, lengths_of(results))
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g} MB"))
+    axes.yaxis.set_major_locator(LogLocator(subs=steps))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: words(number)))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("the process's own memory after the prompt")
     grid(axes)
     legend_below(axes)
 

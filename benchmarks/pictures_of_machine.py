@@ -140,7 +140,7 @@ def paint_start_up(axes: Any, results: Figures) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(y=0.01)
     axes.set_xlim(
-        right=1.5e3 * max(taken["most"] for entry in entries for taken in (entry["help_s"], entry["run_s"]) if taken)
+        right=2e3 * max(taken["most"] for entry in entries for taken in (entry["help_s"], entry["run_s"]) if taken)
     )
     axes.set_xlabel("ms, of the whole process")
     grid(axes, "x")
