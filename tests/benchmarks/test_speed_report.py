@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from contenders.catalogue import CONTENDERS, PRECISIONS, QWEN, RWKV, reason_against, select
+from pathlib import Path
+
+from contenders.catalogue import BF16_INSTRUCTIONS, CONTENDERS, PRECISIONS, QWEN, RWKV, reason_against, select
+from measured_machine import processor_features
 from speed_report import ClassReport, ContenderFigures, bars, bars_table, class_section, standings
+
+from rowpack import BuildRequest
 
 GB = 10**9
 
@@ -115,6 +120,20 @@ def test_every_class_has_ours_and_peers_and_ours_come_first() -> None:
         assert chosen[0].is_ours
         assert any(not contender.is_ours for contender in chosen)
     assert [contender.name for contender in select(["fp32"], ["llama"])] == ["llama.cpp f32"]
+
+
+def test_a_processor_with_bfloat16_products_has_ours_in_its_class() -> None:
+    flags = "flags : fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile avx512_vnni\n"
+    features = processor_features(f"model name : A processor\n{flags}")
+    assert [reason_against(contender, QWEN, features) for contender in select(["bf16"], [])] == [None, None, None]
+    assert set(BF16_INSTRUCTIONS) <= set(features)
+
+
+def test_the_first_row_of_fp32_is_the_plain_form_which_is_the_default(tmp_path: Path) -> None:
+    first, *others = select(["fp32"], ["rowpack"])
+    assert first.artifact.options == ()
+    assert BuildRequest(tmp_path, tmp_path / "out.bundle").mixer_lowering == "plain"
+    assert {"auto", "fused"} <= {option for contender in others for option in contender.artifact.options}
 
 
 def test_artifacts_of_different_options_never_share_a_file() -> None:
