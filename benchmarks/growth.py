@@ -90,7 +90,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--most-seconds-chunked", type=float, default=150.0, help="the same of prompts in chunks")
     parser.add_argument("--longest", type=int, default=LONGEST, help="the longest prompt, and the longest sequence")
     parser.add_argument("--long-layers", type=int, default=4, help="layers of long-prompts and capacity")
-    parser.add_argument("--rounds", type=int, default=5, help="of start-up")
+    parser.add_argument("--rounds", type=int, default=3, help="of start-up")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="keep checkpoints and builds here between runs")
     parser.add_argument("--work-folder", type=Path, help="where they lie meanwhile, without --folder")
