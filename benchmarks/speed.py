@@ -48,22 +48,24 @@ def main() -> int:
         store = ArtifactStore(arguments.shape, folder, environments, arguments.cache_rows)
         machine = describe_machine(arguments.threads, {})
         bandwidth = measure_read_bandwidth(arguments.threads)
-        reports = []
+        reports: list[ClassReport] = []
         for precision in arguments.precision or PRECISIONS:
             reports.append(measure_class(precision, store, arguments))
             again = measure_read_bandwidth(arguments.threads)
             bandwidth = max(bandwidth, again, key=lambda measured: measured.bytes_per_second)
             print(class_section(reports[-1], bandwidth.bytes_per_second), flush=True)
+            versions = {key: value for report in reports for row in report.rows for key, value in row.versions.items()}
+            if arguments.json:
+                # After each class: a run that is cut short leaves what it measured.
+                figures = as_json(arguments, machine, versions, bandwidth, reports)
+                arguments.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
             if arguments.folder is None:
                 for contender in select([precision], arguments.contender):
                     if contender.artifact.kind != "checkpoint":
                         store.remove(contender.artifact)
-    versions = {key: value for report in reports for row in report.rows for key, value in row.versions.items()}
     print(f"\n{arguments.shape}: {machine}, " + ", ".join(f"{key} {value}" for key, value in versions.items()))
     print(f"Memory was read at {bandwidth.bytes_per_second / 1e9:.1f} GB/s ({bandwidth.loop}).\n")
     print(bars_table(arguments.shape, LOOP_TOKENS[store.family], reports, bandwidth.bytes_per_second))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(as_json(arguments, machine, versions, bandwidth, reports), indent=1))
     return 0
 
 
