@@ -23,7 +23,7 @@ import numpy as np
 
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.surgery.delta_rule_geometry import DeltaRuleGeometry
-from rowpack.surgery.row_padding import cut_rows, pad_rows, padded_rows
+from rowpack.surgery.row_padding import RowPadding, padded_rows
 from rowpack.surgery.unit_lower_solve import solve_unit_lower
 
 ABOVE_DIAGONAL = -1e30
@@ -44,16 +44,19 @@ class DeltaRuleChunk:
         shape = DeltaRuleGeometry.of(q, state)
         heads, group, key, value = shape.key_heads, shape.group, shape.key_dim, shape.value_dim
         rows = self._rows
+        padding = RowPadding.of(emitter, q, rows)
 
         memory = emitter.reshape(state, [heads, group, key, value], "state_grouped")
-        query_rows = emitter.transpose(self._heads(emitter, q, heads, 1, key, "query"), [1, 2, 0, 3], "query_rows")
-        keys = self._heads(emitter, k, heads, 1, key, "key")
+        queries = self._heads(emitter, padding, q, [heads, 1, key], "query")
+        query_rows = emitter.transpose(queries, [1, 2, 0, 3], "query_rows")
+        keys = self._heads(emitter, padding, k, [heads, 1, key], "key")
         key_rows = emitter.transpose(keys, [1, 2, 0, 3], "key_rows")
         key_columns = emitter.transpose(keys, [1, 2, 3, 0], "key_columns")
-        values = emitter.transpose(self._heads(emitter, v, heads, group, value, "value"), [1, 2, 0, 3], "value_rows")
-        strength = self._column(emitter, beta, heads, group, "strength")
+        by_row = self._heads(emitter, padding, v, [heads, group, value], "value")
+        values = emitter.transpose(by_row, [1, 2, 0, 3], "value_rows")
+        strength = self._column(emitter, padding, beta, heads, group, "strength")
 
-        decay_matrix, growth = self._decays(emitter, decay, heads, group)
+        decay_matrix, growth = self._decays(emitter, self._column(emitter, padding, decay, heads, group, "log_decay"))
         # Keys and queries read the same things: one product each for both.
         reading = emitter.op("Concat", [key_rows, query_rows], "key_and_query_rows", axis=2)
         halves = ["of_key", "of_query"]
@@ -84,23 +87,21 @@ class DeltaRuleChunk:
         written = emitter.reshape(written_grouped, by_head, "written_state")
         decayed = emitter.reshape(emitter.op("Mul", [memory, kept], "decayed_grouped"), by_head, "decayed_state")
         present = emitter.op("Add", [decayed, written], "present")
-        return [cut_rows(emitter, out_flat, q, "out"), present]
+        return [padding.cut(emitter, out_flat, "out"), present]
 
-    def _heads(self, emitter: Emitter, x: Tensor, heads: int, group: int, dim: int, name: str) -> Tensor:
+    def _heads(self, emitter: Emitter, padding: RowPadding, x: Tensor, shape: list[int], name: str) -> Tensor:
         """Emit ``[S, heads · group · dim]`` → ``[rows, heads, group, dim]``, padded."""
-        padded = pad_rows(emitter, x, heads * group * dim, self._rows, name)
-        return emitter.reshape(padded, [self._rows, heads, group, dim], f"{name}_heads")
+        return emitter.reshape(padding.pad(emitter, x, name), [self._rows, *shape], f"{name}_heads")
 
-    def _column(self, emitter: Emitter, x: Tensor, heads: int, group: int, name: str) -> Tensor:
+    def _column(self, emitter: Emitter, padding: RowPadding, x: Tensor, heads: int, group: int, name: str) -> Tensor:
         """Emit ``[S, value_heads]`` → ``[heads, group, rows, 1]``, padded."""
-        padded = pad_rows(emitter, x, heads * group, self._rows, name)
+        padded = padding.pad(emitter, x, name)
         by_head = emitter.transpose(padded, [1, 0], f"{name}_by_head")
         return emitter.reshape(by_head, [heads, group, self._rows, 1], f"{name}_column")
 
-    def _decays(self, emitter: Emitter, decay: Tensor, heads: int, group: int) -> tuple[Tensor, Tensor]:
-        """Emit exp(γ_i − γ_j) for j ≤ i, zero elsewhere, and exp(γ_i) as a column."""
+    def _decays(self, emitter: Emitter, column: Tensor) -> tuple[Tensor, Tensor]:
+        """Emit exp(γ_i − γ_j) for j ≤ i, zero elsewhere, and exp(γ_i) as a column, from the log decays in one."""
         rows = self._rows
-        column = self._column(emitter, decay, heads, group, "log_decay")
         # Column 0 sums from the incoming state on, column 1 + j from row j on: g_k counts where k > j.
         counted = np.concatenate([np.ones((rows, 1)), np.tri(rows, k=-1)], axis=1).astype(np.float32)
         terms = emitter.op("Mul", [column, emitter.constant(f"decay_terms_{rows}", counted)], "log_decay_terms")

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rowpack.graph.emitter import Emitter, Tensor, static_shape
-from rowpack.surgery.row_padding import padded_rows
+from rowpack.surgery.row_padding import RowPadding, padded_rows
 from rowpack.surgery.wkv_row import NOTHING_SEEN, seen_maximum
 
 BLOCK_ROWS = 8
@@ -60,10 +60,11 @@ class WkvChunk:
         """Emit the subgraph of one call."""
         k, v, decay, bonus, num, den, maximum = inputs
         channels = int(static_shape(k)[1])
-        count = emitter.op("Shape", [k], "row_count", start=0, end=1)
-        keys = self._blocks_of_rows(emitter, k, NOTHING_SEEN, channels, "key")
-        values = self._blocks_of_rows(emitter, v, 0.0, channels, "value")
-        end = emitter.cast(count, "float32", "end_float")
+        padding = RowPadding.of(emitter, k, self._rows)
+        by_block = [self._blocks, 1, self._block, channels]
+        keys = emitter.reshape(padding.pad(emitter, k, "key", NOTHING_SEEN), by_block, "key_by_block")
+        values = emitter.reshape(padding.pad(emitter, v, "value"), by_block, "value_by_block")
+        end = emitter.cast(padding.count, "float32", "end_float")
         incoming = _Sum(num, den, seen_maximum(emitter, den, maximum))
 
         blocks = self._sums_of_blocks(emitter.scope("block"), keys, values, end, decay)
@@ -75,17 +76,7 @@ class WkvChunk:
             present.append(last)
         out = self._rows_of_blocks(emitter, keys, values, _Sum(*starts), decay, bonus, channels)
         flat = emitter.reshape(out, [self._rows, channels], "out_padded")
-        valid = emitter.op("Slice", [flat, emitter.ints(0), count, emitter.ints(0)], "out")
-        return [valid, *present]
-
-    def _blocks_of_rows(self, emitter: Emitter, x: Tensor, empty: float, channels: int, name: str) -> Tensor:
-        """Emit ``[S, channels]`` → ``[blocks, 1, block rows, channels]``, ``empty`` in the rows that are not there."""
-        word = "empty" if empty else "zero"
-        padding = np.full((self._rows, channels), empty, np.float32)
-        constant = emitter.constant(f"{word}_rows_{self._rows}x{channels}", padding)
-        joined = emitter.op("Concat", [x, constant], f"{name}_and_padding", axis=0)
-        padded = emitter.slice_axis(joined, 0, 0, self._rows, f"{name}_padded")
-        return emitter.reshape(padded, [self._blocks, 1, self._block, channels], f"{name}_by_block")
+        return [padding.cut(emitter, flat, "out"), *present]
 
     def _sums_of_blocks(self, emitter: Emitter, keys: Tensor, values: Tensor, end: Tensor, decay: Tensor) -> _Sum:
         """Emit each block's sum ``[blocks, channels]`` at its end, or at the chunk's where that comes first.
