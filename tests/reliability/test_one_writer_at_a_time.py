@@ -16,7 +16,7 @@ import pytest
 from tiny_models import BUILD_OPTIONS
 
 from rowpack import BuildRequest, build
-from rowpack.bundle.output_file import OutputFile
+from rowpack.bundle.output_file import OutputFile, remove_stale
 from rowpack.cli import main
 from rowpack_loaders import validate
 from rowpack_loaders.errors import RowpackError
@@ -44,8 +44,16 @@ def test_of_many_writers_one_holds_the_target(tmp_path: Path) -> None:
     outcomes: Counter[str] = Counter()
     holders = threading.Semaphore(1)
     start = threading.Barrier(6)
+    failures: list[BaseException] = []
 
     def write() -> None:
+        try:
+            write_rounds()
+        except BaseException as error:
+            failures.append(error)
+            start.abort()
+
+    def write_rounds() -> None:
         for round_number in range(40):
             start.wait()
             try:
@@ -65,10 +73,35 @@ def test_of_many_writers_one_holds_the_target(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    assert failures == []
     assert outcomes["together"] == 0
     assert outcomes["alone"] >= 40, "each round has a winner"
     assert outcomes.keys() <= {"alone", "together", "output_busy"}
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_that_takes_the_name_of_a_published_one_is_not_taken_for_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer publishes between a second one's opening and locking, and a third creates its own."""
+    target = tmp_path / "out.bundle"
+    first = OutputFile(target)
+    first.write(memoryview(b"first"), 0)
+    third: list[OutputFile] = []
+    flock = fcntl.flock
+
+    def slow_flock(descriptor: int, operation: int) -> None:
+        if not third:
+            monkeypatch.setattr(fcntl, "flock", flock)
+            first.publish()
+            third.append(OutputFile(target))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", slow_flock)
+    assert remove_stale(target) == []
+    third[0].write(memoryview(b"third"), 0)
+    third[0].publish()
+    assert target.read_bytes() == b"third"
 
 
 def test_where_locks_are_unknown_writers_stay_apart_by_their_names(

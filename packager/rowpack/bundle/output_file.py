@@ -121,9 +121,11 @@ def remove_stale(target: Path) -> list[Path]:
     for path in target.parent.iterdir():
         if not (path.name.startswith(f".{target.name}.") and path.name.endswith(_SUFFIX)):
             continue
-        with contextlib.suppress(OSError), _locked(path):
-            path.unlink()
-            removed.append(path)
+        with contextlib.suppress(OSError), _locked(path) as descriptor:
+            # Between opening and lock its writer may have published it, and another taken the name.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                path.unlink()
+                removed.append(path)
     return removed
 
 
@@ -180,12 +182,12 @@ def _is_held(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of an existing file; raise OSError when it is held elsewhere or is no file to lock."""
+def _locked(path: Path) -> Iterator[int]:
+    """Hold the lock of an existing file, open; raise OSError when it is held elsewhere or is no file to lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
