@@ -71,7 +71,7 @@ def test_needs_are_told_before_a_weight_is_read(rwkv_checkpoint: Path, tmp_path:
     assert max(map(progress.events.index, notes)) < engines < progress.events.index("stage weights")
     assert notes[0].startswith("note this machine: about 502 MB of memory (")
     assert "most for weights" in notes[0]
-    assert "the bundle's device: about 14.8 MB of memory (it has " in notes[1]
+    assert "the bundle's device: about 14.7 MB of memory (it has " in notes[1]
     assert report.memory.pair_bytes == pytest.approx(14.8 * MB, rel=0.01)
 
 
