@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from format_document import DOCUMENT, PARTS, ROOT, SHOWN_BUNDLE, generated
@@ -60,7 +61,8 @@ def test_the_reader_shown_reads_the_bundle_shown() -> None:
         [sys.executable, "-I", "-c", program, str(SHOWN_BUNDLE)], capture_output=True, text=True, check=True, timeout=60
     )
     with open_bundle(SHOWN_BUNDLE) as bundle:
-        assert done.stdout.split() == [bundle.manifest["model"]["id"], *bundle.sections]  # type: ignore[index]
+        manifest: Any = bundle.manifest
+        assert done.stdout.split() == [manifest["model"]["id"], *bundle.sections]
 
 
 def test_links_lead_somewhere() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import onnx
 import pytest
@@ -210,8 +211,9 @@ def test_the_parts_are_a_model_that_runs(tmp_path: Path) -> None:
     parts.write(tmp_path / "x.bundle")
     (case,) = parts.golden["cases"]
     with load(tmp_path / "x.bundle") as decoder:
-        for prefill in ("chunked", "token-loop"):
-            run = decoder.generate(case["prompt_ids"], 2, prefill=prefill, stop_token_ids=[])  # type: ignore[arg-type]
+        ways: tuple[Literal["chunked", "token-loop"], ...] = ("chunked", "token-loop")
+        for prefill in ways:
+            run = decoder.generate(case["prompt_ids"], 2, prefill=prefill, stop_token_ids=[])
             assert list(run.token_ids) == case["greedy_ids"]
 
 

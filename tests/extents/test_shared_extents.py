@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +35,16 @@ def round_trip(content: Bytes, base: Bytes) -> SharedExtents:
     stored = b"".join(bytes(piece) for piece in stored_pieces(shared, content))
     assert len(stored) == shared.stored_bytes
 
-    def reader(data: bytes) -> object:
+    def reader(data: bytes) -> Callable[[memoryview, int], None]:
         def read(buffer: memoryview, offset_bytes: int) -> None:
             buffer[:] = data[offset_bytes : offset_bytes + len(buffer)]
 
         return read
 
     base_bytes = base.tobytes()
-    table = parse_extents(reader(stored), len(stored), len(base_bytes), where="x")  # type: ignore[arg-type]
+    table = parse_extents(reader(stored), len(stored), len(base_bytes), where="x")
     rebuilt = bytearray(table.length_bytes)
-    ExtentContent(table, reader(stored), reader(base_bytes)).read_into(memoryview(rebuilt), 0)  # type: ignore[arg-type]
+    ExtentContent(table, reader(stored), reader(base_bytes)).read_into(memoryview(rebuilt), 0)
     assert bytes(rebuilt) == content.tobytes()
     return shared
 

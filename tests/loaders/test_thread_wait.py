@@ -95,8 +95,9 @@ def test_without_a_choice_the_machine_decides(
 
 
 def test_an_unknown_word_and_a_runtime_without_the_choice_are_refused(bundle: Path) -> None:
+    unknown: Any = "nap"
     with pytest.raises(RowpackError) as refused:
-        load(bundle, thread_wait="nap")  # type: ignore[arg-type]
+        load(bundle, thread_wait=unknown)
     assert refused.value.code == "thread_wait_unknown"
     with pytest.raises(RowpackError) as refused:
         load(bundle, runtime="openvino", thread_wait="spin")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rowpack import BuildRequest
@@ -39,7 +41,7 @@ def test_a_host_that_does_not_say_is_unknown() -> None:
     assert unknown == Capacity(None, CapacitySource.UNKNOWN)
 
 
-def test_a_request_for_an_unknown_gpu_is_refused_at_once(tmp_path: object) -> None:
+def test_a_request_for_an_unknown_gpu_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(RowpackError) as caught:
-        BuildRequest(checkpoint=tmp_path, output=tmp_path, target_gpu="abacus")  # type: ignore[arg-type]
+        BuildRequest(checkpoint=tmp_path, output=tmp_path, target_gpu="abacus")
     assert caught.value.code == "gpu_unknown"

@@ -45,7 +45,8 @@ def test_an_older_bundle_shows_what_it_says(name: str) -> None:
         assert bundle.is_older
         assert (bundle.header.form.name, bundle.family, bundle.decoder_engine_layout) == (form, family, layout)
         assert bundle.engines["decode"].backend == backend
-        assert bundle.manifest["model"]["id"] == model_id  # type: ignore[index]
+        manifest: Any = bundle.manifest
+        assert manifest["model"]["id"] == model_id
         assert bundle.tokens.eos_ids == eos
         assert (bundle.tokens.vocab_size, bundle.limits.max_cache_length) == (64, 32)
         assert bytes(bundle.section_view(bundle.engines["decode"].section)) == older_writers.plan("decode")

@@ -107,11 +107,11 @@ def test_the_process_is_always_the_same(pretend: Pretend, rwkv: Preparation, mon
 
 def test_the_record_of_a_plan(pretend: Pretend, qwen: Preparation) -> None:
     _, engine, told = build_plan(pretend().backend, qwen, "prefill", EngineOptions((), None, True))
-    record = engine.as_json("trt")
+    record: Any = engine.as_json("trt")
     assert (record["section"], record["backend"], record["backend_version"]) == ("prefill.plan", "trt", "11.4.0")
     assert record["resident_bytes"] == {"weights": 1000, "context": 300, "scratch": 200}
     assert record["rows"] == {"min": 1, "opt": 16, "max": 16}
-    assert record["target"]["sm"] == ["8.9"]  # type: ignore[index]
+    assert record["target"]["sm"] == ["8.9"]
     assert record["builder_flags"] == {
         "strongly_typed": True,
         "tf32": False,
@@ -120,7 +120,7 @@ def test_the_record_of_a_plan(pretend: Pretend, qwen: Preparation) -> None:
         "version_compatible": True,
         "timing_cache_sha256": None,
     }
-    assert record["profile"]["token_id"] == {"min": [1], "opt": [16], "max": [16]}  # type: ignore[index]
+    assert record["profile"]["token_id"] == {"min": [1], "opt": [16], "max": [16]}
     assert record["onnx_sha256"] == hashlib.sha256(engine.onnx).hexdigest()
     assert {node.name for node in onnx.load_model_from_string(engine.onnx).graph.node}
     assert any("layers" in text for text in told)
@@ -228,11 +228,11 @@ def test_a_reader_that_stops_ends_the_process(pretend: Pretend, rwkv: Preparatio
     """A full disk, say: the consumer of the pieces raises, and the builder is gone."""
     library = pretend(filler_bytes=64 * 2**20)
     builder = library.backend.open_builder(EngineOptions())
-    pieces = builder.build_engine(rwkv.orders["decode"], rwkv.weights, print).pieces()
+    pieces: Any = builder.build_engine(rwkv.orders["decode"], rwkv.weights, print).pieces()
     next(pieces)
-    process = pieces.gi_frame.f_locals["process"]  # type: ignore[attr-defined]
+    process = pieces.gi_frame.f_locals["process"]
     assert process.exit_status is None
-    pieces.close()  # type: ignore[attr-defined]
+    pieces.close()
     assert process.exit_status == -9
 
 

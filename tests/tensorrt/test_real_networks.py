@@ -46,8 +46,9 @@ def test_the_configuration_is_what_the_record_says(qwen: Preparation, monkeypatc
         raise InterruptedError
 
     monkeypatch.setattr(plan_build, "BuilderProcess", record)
+    backend: Any = find_backend("trt_rtx")
     with pytest.raises(InterruptedError):
-        build_plan(find_backend("trt_rtx"), qwen, "prefill")  # type: ignore[arg-type]
+        build_plan(backend, qwen, "prefill")
     parsed = ParsedNetwork(qwen, "prefill")
     trt = parsed.trt
     config, _ = configure(trt, parsed.builder, requests[0])
@@ -137,8 +138,9 @@ def test_a_graph_with_one_deviation_is_not_compiled(qwen: Preparation, deviation
     model = onnx.ModelProto()
     model.CopyFrom(order.model)
     change(model.graph)
+    backend: Any = find_backend("trt_rtx")
     with pytest.raises(RowpackError) as caught:
-        build_plan(find_backend("trt_rtx"), qwen, order=replace(order, model=model))  # type: ignore[arg-type]
+        build_plan(backend, qwen, order=replace(order, model=model))
     assert caught.value.code == "engine_contract"
     assert [problem.where for problem in caught.value.problems if not re.fullmatch(where, str(problem.where))] == []
 
