@@ -12,15 +12,22 @@ from rowpack.graph.emitter import Emitter, Tensor, static_shape
 
 
 def causal_conv_row(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
-    """Emit the convolution of one row: shift the window by one column, weigh it, sum."""
+    """Emit the convolution of one row: shift the window by one column, weigh it, sum.
+
+    The window is turned so that channels are contiguous: ONNX Runtime's kernels go through four columns of 6,144
+    channels three times as slowly as through four rows of them, and its Sum through four rows several times as fast
+    as its ReduceSum.
+    """
     x, state, weight = inputs
-    column = emitter.transpose(x, [1, 0], "column")
-    kept = emitter.slice_axis(state, 1, 1, None, "kept_columns")
-    present = emitter.op("Concat", [kept, column], "present", axis=1)
-    weighted = emitter.op("Mul", [present, weight], "weighted")
-    total = emitter.op("ReduceSum", [weighted, emitter.ints(1)], "sum", keepdims=1)
-    row = emitter.transpose(total, [1, 0], "row")
-    return [_silu(emitter, row), present]
+    columns = int(static_shape(state)[1])
+    state_rows = emitter.transpose(state, [1, 0], "state_rows")
+    kept = emitter.slice_axis(state_rows, 0, 1, None, "kept_rows")
+    window = emitter.op("Concat", [kept, x], "window_rows", axis=0)
+    present = emitter.transpose(window, [1, 0], "present")
+    weighted = emitter.op("Mul", [window, emitter.transpose(weight, [1, 0], "taps")], "weighted")
+    taps = [f"tap_{tap}" for tap in range(columns)]
+    total = emitter.op("Sum", emitter.split(weighted, [1] * columns, 0, "weighted_rows", taps), "sum")
+    return [_silu(emitter, total), present]
 
 
 def causal_conv_chunk(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
