@@ -24,8 +24,9 @@ from rowpack_loaders.selftest import run_self_test
 
 MIXERS = ["com.microsoft.CausalConvWithState", "com.microsoft.GroupQueryAttention", "com.microsoft.LinearAttention"]
 NORM = "com.microsoft.SkipSimplifiedLayerNormalization"
-ALL = [*MIXERS, NORM]
-FASTER = ["com.microsoft.LinearAttention", NORM]
+SILU = "com.microsoft.QuickGelu"
+ALL = sorted([*MIXERS, NORM, SILU, "com.microsoft.LinearAttentionGate"])
+FASTER = ["com.microsoft.LinearAttention", SILU, NORM]
 FORMS = {"plain": [], "fused": ALL, "auto": FASTER, "fused-single": ALL}
 FUSED = [name for name in FORMS if name != "plain"]
 
@@ -111,7 +112,7 @@ def test_half_precision_projections_with_fused_mixers(tmp_path: Path, bundles: B
     options = {"precision": "fp16", "decoder_engine_layout": "split", "max_sequence_length": 256}
     report = build(BuildRequest(QWEN, tmp_path / "half.bundle", lowering="fused", **options))
     # In half precision a cast lies between the residual sum and its norm.
-    assert engines_of(report.path)["decode"]["requires"] == MIXERS
+    assert engines_of(report.path)["decode"]["requires"] == [name for name in ALL if name != NORM]
     prompt = cases()[0]["prompt_ids"]
     with load(report.path, threads=1) as half, load(bundles["plain"], threads=1) as full:
         found, expected = (decoder.session().prefill(prompt).copy() for decoder in (half, full))
@@ -176,12 +177,12 @@ def test_a_wrong_runtime_leads_a_build_to_plain_or_to_an_error(tmp_path: Path, m
         return right.lowering(emitter, [*inputs[:3], gate, *inputs[4:]], attributes)
 
     operators = (
-        fused_operators.FusedOperator(right.name, right.mixer, wrong, 20),
+        fused_operators.FusedOperator(right.name, right.replaced, wrong, 20),
         *fused_operators.FUSED_OPERATORS[1:],
     )
     monkeypatch.setattr(fused_operators, "FUSED_OPERATORS", operators)
     path = build(BuildRequest(QWEN, tmp_path / "auto.bundle", lowering="auto", verify=False)).path
-    assert engines_of(path)["decode"]["requires"] == [NORM], "what is right stays in use"
+    assert engines_of(path)["decode"]["requires"] == [SILU, NORM], "what is right stays in use"
     with pytest.raises(RowpackError) as caught:
         build(BuildRequest(QWEN, tmp_path / "fused.bundle", lowering="fused", verify=False))
     assert caught.value.code == "fused_operator_refused"
@@ -190,14 +191,27 @@ def test_a_wrong_runtime_leads_a_build_to_plain_or_to_an_error(tmp_path: Path, m
     assert choice.LOWERINGS == ("plain", "fused", "auto")
 
 
-@pytest.mark.parametrize(("version", "fits"), [("1.24.4", False), ("1.25.0", True), ("1.32.0", True)])
-def test_check_knows_since_when_the_operators_are_there(version: str, fits: bool, bundles: Bundles) -> None:
+@pytest.mark.parametrize(
+    ("name", "oldest", "version", "fits"),
+    [
+        ("auto", "1.25.1", "1.24.4", False),
+        ("auto", "1.25.1", "1.25.0", False),
+        ("auto", "1.25.1", "1.25.1", True),
+        ("auto", "1.25.1", "1.26", True),
+        ("fused", "1.30", "1.29.0", False),
+        ("fused", "1.30", "1.30.0", True),
+        ("fused", "1.30", "1.32.0", True),
+    ],
+)
+def test_check_knows_since_when_the_operators_are_there(
+    name: str, oldest: str, version: str, fits: bool, bundles: Bundles
+) -> None:
     target = Target(os="linux", arch="x86_64", has_gpu=False, runtimes={"ort": version}, runtimes_complete=True)
-    report = check_bundle(bundles["fused"], target)
+    report = check_bundle(bundles[name], target)
     assert report.compatible is fits
     if not fits:
         assert [problem.code for problem in report.reasons] == ["target_runtime_version_mismatch"]
-        assert report.reasons[0].expected == "onnxruntime 1.25 or newer"
+        assert report.reasons[0].expected == f"onnxruntime {oldest} or newer"
     assert check_bundle(bundles["plain"], target).compatible
 
 

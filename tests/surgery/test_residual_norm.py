@@ -15,13 +15,14 @@ from subgraph import cpu_session
 from rowpack.families.normalisation import rms_norm
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.graph.model import export_model, import_graph, new_graph
-from rowpack.surgery.residual_norm import FuseResidualNorms, residual_norms, skip_simplified_layer_normalization
+from rowpack.surgery.pattern import PatternReplacement
+from rowpack.surgery.residual_norm import RESIDUAL_NORM, skip_simplified_layer_normalization
 from rowpack.surgery.surgery_pass import check_plain, run_passes
 from rowpack_loaders.errors import RowpackError
 
 WIDTH = 24
 WEIGHT = np.random.default_rng(1).standard_normal(WIDTH).astype(np.float32)
-FUSE = FuseResidualNorms(skip_simplified_layer_normalization)
+FUSE = PatternReplacement(RESIDUAL_NORM, skip_simplified_layer_normalization)
 OPERATOR = "com.microsoft.SkipSimplifiedLayerNormalization"
 
 
@@ -74,7 +75,7 @@ def biased(emitter: Emitter, total: Tensor) -> Tensor:
 @pytest.mark.parametrize("change", [scaled, biased])
 def test_other_norms_stay(change: Callable[[Emitter, Tensor], Tensor]) -> None:
     graph = residual_graph(change)
-    assert residual_norms(graph) == []
+    assert RESIDUAL_NORM.find(graph) == []
     before = [node.op for node in graph.nodes]
     run_passes(graph, [FUSE])
     assert sorted(node.op for node in graph.nodes) == sorted(before)
@@ -85,7 +86,7 @@ def test_a_step_of_the_norm_that_others_read_stays(inside: str) -> None:
     graph = residual_graph()
     (step,) = (node for node in graph.nodes if node.name == f"norm.{inside}")
     Emitter(graph).output(Emitter(graph).op("Neg", [step.outputs[0]], "read"), "also", "float32", ["rows", "n"])
-    assert residual_norms(graph) == []
+    assert RESIDUAL_NORM.find(graph) == []
 
 
 def test_a_pass_that_leaves_a_norm_is_found() -> None:
@@ -98,13 +99,14 @@ def test_every_norm_after_a_residual_sum_is_found_in_a_model(shipped_engines: Ca
     """Two norms a layer but the first, which reads the embedding; queries, keys and heads are normed on their own."""
     engines = shipped_engines("qwen3_5")
     layers = len(engines.description.hyper_parameters["layer_types"])
-    found = residual_norms(import_graph(engines.exported_model))
+    found = RESIDUAL_NORM.find(import_graph(engines.exported_model))
     assert len(found) == 2 * layers - 1
-    assert {norm.width for norm in found} == {engines.description.hyper_parameters["hidden_size"]}
+    width = engines.description.hyper_parameters["hidden_size"]
+    assert [norm.shapes for norm in found] == len(found) * [(["rows", width], ["rows", width], [width])]
     epsilon = engines.description.hyper_parameters["rms_norm_eps"]
-    assert {norm.epsilon for norm in found} == {float(np.float32(epsilon))}
-    assert residual_norms(import_graph(shipped_engines("rwkv").exported_model)) == []
-    assert residual_norms(import_graph(shipped_engines("qwen3_5", "fp16").exported_model)) == []
+    assert {norm.attributes["epsilon"] for norm in found} == {float(np.float32(epsilon))}
+    assert RESIDUAL_NORM.find(import_graph(shipped_engines("rwkv").exported_model)) == []
+    assert RESIDUAL_NORM.find(import_graph(shipped_engines("qwen3_5", "fp16").exported_model)) == []
 
 
 def test_the_chosen_operator_is_well_formed() -> None:

@@ -31,12 +31,14 @@ PRECISIONS_OF_ONNX_RUNTIME = ("fp32", "fp16")
 OLDEST_CAPABILITY_OF_PRECISION = {"bf16": (8, 0), "fp8": (8, 9), "nvfp4": (10, 0)}
 """NVIDIA's support matrices of TensorRT and TensorRT for RTX; fp16 and fp32 run everywhere."""
 
-OLDEST_ONNX_RUNTIME_WITH: dict[str, tuple[int, int]] = {
-    "com.microsoft.CausalConvWithState": (1, 25),
+OLDEST_ONNX_RUNTIME_WITH: dict[str, tuple[int, ...]] = {
+    "com.microsoft.CausalConvWithState": (1, 25, 1),
     "com.microsoft.GroupQueryAttention": (1, 23),
-    "com.microsoft.LinearAttention": (1, 25),
-    "com.microsoft.SkipSimplifiedLayerNormalization": (1, 23),
+    "com.microsoft.LinearAttention": (1, 25, 1),
+    "com.microsoft.LinearAttentionGate": (1, 30),
     "com.microsoft.MatMulNBits": (1, 23),
+    "com.microsoft.QuickGelu": (1, 23),
+    "com.microsoft.SkipSimplifiedLayerNormalization": (1, 23),
 }
 """Operators beyond the standard ones, and the oldest ONNX Runtime whose CPU provider has a kernel for them."""
 
@@ -258,7 +260,7 @@ def takes_version(engine: EngineNeeds, version: str) -> bool:
     found, built = version_numbers(version), version_numbers(engine.backend_version)
     if engine.backend == "ort":
         newer_graph = engine.opset is not None and engine.opset > NEWEST_OPSET_OF_OLDEST
-        return found[:2] >= (built[:2] if newer_graph else _oldest_onnx_runtime(engine))
+        return found >= (built[:2] if newer_graph else _oldest_onnx_runtime(engine))
     if engine.backend == "openvino":
         return found[:2] >= OLDEST_OPENVINO
     if engine.version_compatible:
@@ -279,7 +281,7 @@ def needed_version(engine: EngineNeeds) -> str:
     return f"exactly {engine.backend_version}"
 
 
-def _oldest_onnx_runtime(engine: EngineNeeds) -> tuple[int, int]:
+def _oldest_onnx_runtime(engine: EngineNeeds) -> tuple[int, ...]:
     """Return the oldest version that has every operator of the engine."""
     return max([OLDEST_ONNX_RUNTIME, *(OLDEST_ONNX_RUNTIME_WITH.get(name, (0, 0)) for name in engine.requires)])
 

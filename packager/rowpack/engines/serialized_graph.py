@@ -47,7 +47,7 @@ def serialize_engine(
     private_weight_bytes: int | None = None,
 ) -> SerializedGraph:
     """Serialise the graph of an order; the facts that only a backend knows are those of :class:`BuiltEngine`."""
-    from rowpack.graph.model import IR_VERSION, OPSET, serialize
+    from rowpack.graph.model import opset_of, serialize
 
     onnx_bytes = serialize(order.model)
     return SerializedGraph(
@@ -59,8 +59,8 @@ def serialize_engine(
             requires=requires,
             target=target,
             rows=order.rows,
-            opset=OPSET,
-            ir_version=IR_VERSION,
+            opset=opset_of(order.model),
+            ir_version=order.model.ir_version,
             onnx=onnx_bytes,
             onnx_sha256=hashlib.sha256(onnx_bytes).hexdigest(),
             weight_bytes=weight_bytes,

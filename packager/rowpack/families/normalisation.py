@@ -17,3 +17,11 @@ def rms_norm(emitter: Emitter, x: Tensor, weight: Tensor, epsilon: float, name: 
     root = scope.op("Sqrt", [shifted], "root")
     normalised = scope.op("Div", [x, root], "normalised")
     return scope.op("Mul", [normalised, weight], "scaled")
+
+
+def unit_norm(emitter: Emitter, x: Tensor, epsilon: float, name: str = "unit_norm") -> Tensor:
+    """Emit x / √(Σ x² + ε) over the last axis in float32, as the reference's ``l2norm``."""
+    scope = emitter.scope(name)
+    total = scope.op("ReduceSum", [scope.op("Mul", [x, x], "squared"), scope.ints(-1)], "sum", keepdims=1)
+    shifted = scope.op("Add", [total, scope.floats("l2_epsilon", epsilon, scalar=True)], "shifted")
+    return scope.op("Div", [x, scope.op("Sqrt", [shifted], "root")], "unit")

@@ -15,7 +15,7 @@ OPSET = 20
 IR_VERSION = 10
 
 LATER_IR_VERSION = 11
-"""For graphs with types that need a later opset (E2M1: opset 23)."""
+"""For graphs with types or fused operators that need a later opset (E2M1, RMSNormalization: opset 23)."""
 
 FUNCTION_DOMAIN = "rowpack"
 """Domain of the mixers' ONNX functions."""
@@ -106,6 +106,11 @@ def use_opset(model: onnx.ModelProto, opset: int) -> None:
         for entry in entries:
             if entry.domain == "":
                 entry.version = opset
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the opset of the standard operators that ``model`` declares."""
+    return next(int(entry.version) for entry in model.opset_import if entry.domain == "")
 
 
 def import_graph(model: onnx.ModelProto) -> gs.Graph:

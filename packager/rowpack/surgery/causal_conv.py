@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rowpack.graph.activations import silu
 from rowpack.graph.emitter import Emitter, Tensor, static_shape
 
 
@@ -27,7 +28,7 @@ def causal_conv_row(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict
     weighted = emitter.op("Mul", [window, emitter.transpose(weight, [1, 0], "taps")], "weighted")
     taps = [f"tap_{tap}" for tap in range(columns)]
     total = emitter.op("Sum", emitter.split(weighted, [1] * columns, 0, "weighted_rows", taps), "sum")
-    return [_silu(emitter, total), present]
+    return [silu(emitter, total, "silu", "float32"), present]
 
 
 def causal_conv_chunk(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
@@ -40,18 +41,14 @@ def causal_conv_chunk(emitter: Emitter, inputs: Sequence[Tensor], attributes: di
     state_rows = emitter.transpose(state, [1, 0], "state_rows")
     rows = emitter.op("Concat", [state_rows, x], "state_and_rows", axis=0)
     taps = emitter.transpose(weight, [1, 0], "taps")
+    tap_weights = emitter.split(taps, [1] * columns, 0, "weight_rows", [f"tap_{tap}" for tap in range(columns)])
     total: Tensor = None
-    for tap in range(columns):
+    for tap, tap_weight in enumerate(tap_weights):
         # Row t of this tap is row t + tap + 1 of state_and_rows: the oldest state column is never read.
         stop = tap + 1 - columns
         shifted = emitter.slice_axis(rows, 0, tap + 1, stop or None, f"tap_{tap}_rows")
-        tap_weight = emitter.slice_axis(taps, 0, tap, tap + 1, f"tap_{tap}_weight")
         product = emitter.op("Mul", [shifted, tap_weight], f"tap_{tap}")
         total = product if total is None else emitter.op("Add", [total, product], f"sum_to_tap_{tap}")
     last_rows = emitter.slice_axis(rows, 0, -columns, None, "last_rows")
     present = emitter.transpose(last_rows, [1, 0], "present")
-    return [_silu(emitter, total), present]
-
-
-def _silu(emitter: Emitter, x: Tensor) -> Tensor:
-    return emitter.op("Mul", [x, emitter.op("Sigmoid", [x], "sigmoid")], "silu")
+    return [silu(emitter, total, "silu", "float32"), present]

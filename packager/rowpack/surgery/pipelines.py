@@ -15,12 +15,12 @@ from rowpack.surgery.causal_conv import causal_conv_chunk, causal_conv_row
 from rowpack.surgery.columns_between_products import ColumnsBetweenProducts
 from rowpack.surgery.delta_rule_chunk import DeltaRuleChunk
 from rowpack.surgery.delta_rule_row import delta_rule_row
-from rowpack.surgery.fused_operators import fused_operator_for
+from rowpack.surgery.fused_operators import PATTERNS, fused_operator_for
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
 from rowpack.surgery.mixer_replacement import Lowering, MixerReplacement, pads_rows_of
 from rowpack.surgery.one_row_branch import BRANCH, BRANCH_NODES, OneRowBranch
 from rowpack.surgery.projection_form import WeightOnTheLeft
-from rowpack.surgery.residual_norm import RESIDUAL_NORM
+from rowpack.surgery.reshape_chains import JoinReshapes
 from rowpack.surgery.row_count import FixRowCount
 from rowpack.surgery.surgery_pass import SurgeryPass, check_plain, run_passes
 from rowpack.surgery.token_shift import token_shift_chunk, token_shift_row
@@ -112,13 +112,16 @@ def _passes_of_form(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPas
 
 
 def _replacements(plain: list[tuple[str, Lowering, int]], fused: tuple[str, ...]) -> list[SurgeryPass]:
-    """Return a replacement for every mixer: by its operator among ``fused``, otherwise by its plain subgraph."""
+    """Return a replacement for every mixer: by its operator among ``fused``, otherwise by its plain subgraph.
+
+    Patterns come after the mixers, whose subgraphs have some, and stay as they are where there is no operator.
+    """
     passes: list[SurgeryPass] = []
     for mixer, lowering, node_budget in plain:
         operator = fused_operator_for(mixer, fused)
         passes.append(MixerReplacement(mixer, lowering, node_budget) if operator is None else operator.replacement())
-    norm = fused_operator_for(RESIDUAL_NORM, fused)
-    return passes if norm is None else [*passes, norm.replacement()]
+    operators = [fused_operator_for(pattern.name, fused) for pattern in PATTERNS]
+    return [*passes, *(operator.replacement() for operator in operators if operator is not None), JoinReshapes()]
 
 
 def _changed(

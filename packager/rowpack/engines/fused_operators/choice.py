@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 Lowering = Literal["plain", "fused", "auto"]
 LOWERINGS: tuple[Lowering, ...] = ("plain", "fused", "auto")
 
-_FASTER = (f"{CONTRIBUTED_DOMAIN}.LinearAttention", f"{CONTRIBUTED_DOMAIN}.SkipSimplifiedLayerNormalization")
+_FASTER = (
+    f"{CONTRIBUTED_DOMAIN}.LinearAttention",
+    f"{CONTRIBUTED_DOMAIN}.SkipSimplifiedLayerNormalization",
+    "ai.onnx.RMSNormalization",
+    f"{CONTRIBUTED_DOMAIN}.QuickGelu",
+    "ai.onnx.Softplus",
+    "ai.onnx.RotaryEmbedding",
+)
 
 FASTER_ON_THE_CPU = FusedChoice(
     decode=_FASTER,
@@ -87,11 +94,13 @@ def choose_fused_operators(
     calls = _mixer_calls(exported)
     wanted = {*faster.decode, *faster.prefill} if lowering == "auto" else None
     outcomes = [
-        probe(operator, *calls[operator.mixer])
+        probe(operator, *calls[operator.replaced])
         for operator in _operators()
-        if operator.mixer in calls and (wanted is None or operator.name in wanted)
+        if operator.replaced in calls and (wanted is None or operator.name in wanted)
     ]
-    usable = tuple(outcome.operator for outcome in outcomes if outcome.refusal is None)
+    wrong = {outcome.operator for outcome in outcomes if outcome.refusal is not None}
+    # One operator may replace two things: then it is to be right for both.
+    usable = tuple(dict.fromkeys(outcome.operator for outcome in outcomes if outcome.operator not in wrong))
     if lowering == "auto":
         return FusedChoice(
             tuple(name for name in faster.decode if name in usable),
@@ -103,7 +112,7 @@ def choose_fused_operators(
             "the runtime has no fused operator for the mixers of this model",
             where="--lowering",
             found=", ".join(sorted(calls)) or "no mixers",
-            expected=", ".join(sorted({operator.mixer for operator in _operators()})),
+            expected=", ".join(sorted({operator.replaced for operator in _operators()})),
             remedy="Build with --lowering plain or auto.",
         )
     refused = [_refusal(outcome) for outcome in outcomes if outcome.refusal is not None]
@@ -120,16 +129,15 @@ def _operators() -> tuple[FusedOperator, ...]:
 
 
 def _mixer_calls(exported: onnx.ModelProto) -> dict[str, tuple[list[list[int | str]], dict[str, Any]]]:
-    """Return, for each mixer that is called, the declared shapes of its inputs and the attributes of its first call."""
+    """Return the shapes of the inputs and the attributes of each mixer's first call and each pattern's first match."""
     from rowpack.graph.model import FUNCTION_DOMAIN, import_graph
-    from rowpack.surgery.residual_norm import RESIDUAL_NORM, residual_norms
-    from rowpack.surgery.row_count import ROWS
+    from rowpack.surgery.fused_operators import PATTERNS
 
     calls: dict[str, tuple[list[list[int | str]], dict[str, Any]]] = {}
     graph = import_graph(exported)
-    for norm in residual_norms(graph)[:1]:
-        rows: list[int | str] = [ROWS, norm.width]
-        calls[RESIDUAL_NORM] = ([rows, rows, [norm.width]], {"epsilon": norm.epsilon})
+    for pattern in PATTERNS:
+        for match in pattern.find(graph)[:1]:
+            calls[pattern.name] = (list(match.shapes), dict(match.attributes))
     for node in graph.nodes:
         if node.domain == FUNCTION_DOMAIN and node.op not in calls:
             calls[node.op] = ([list(tensor.shape) for tensor in node.inputs], dict(node.attrs))

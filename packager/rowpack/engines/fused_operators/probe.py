@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rowpack.engines.fused_operators.probe_inputs import CUTS, ProbeCase, ProbePlan, probe_plan
+from rowpack.engines.fused_operators.probe_case import CUTS, ProbeCase, ProbePlan
+from rowpack.engines.fused_operators.probe_inputs import probe_plan
 from rowpack.engines.fused_operators.recurrences import Array
 from rowpack.surgery.fused_operators import FusedOperator
 
@@ -42,7 +43,7 @@ def probe_operator(
     operator: FusedOperator, shapes: Sequence[Sequence[int | str]], attributes: Mapping[str, Any]
 ) -> ProbeOutcome:
     """Run ``operator`` as it would replace a call with inputs of ``shapes``; never raises for what a runtime does."""
-    plan = probe_plan(operator.mixer, shapes, attributes)
+    plan = probe_plan(operator.replaced, shapes, attributes)
     try:
         session = _open_session(operator, plan, attributes)
         worst = _worst_deviation(session, plan)

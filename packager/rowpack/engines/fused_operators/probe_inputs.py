@@ -1,77 +1,35 @@
 """Inputs of a probe, a mixer each: random ones, and those that broke fused and chunked kernels elsewhere.
 
 A mixer's call is given by the declared shapes of its inputs; the probe keeps its widths and has fewer heads, which
-kernels treat alike. Values are float32, as every lowering hands them over.
+kernels treat alike. Values are float32, as every lowering hands them over. What is no mixer (norms, gates) is in
+``pattern_probes.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rowpack.engines.fused_operators.recurrences import (
-    Array,
-    cached_attention,
-    causal_conv,
-    delta_rule,
-    residual_norm,
-)
+from rowpack.engines.fused_operators.pattern_probes import PATTERN_PLANS
+from rowpack.engines.fused_operators.probe_case import LONGEST_ROWS, ProbeCase, ProbePlan, Shape, bar_of
+from rowpack.engines.fused_operators.recurrences import Array, cached_attention, causal_conv, delta_rule
 from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE
-from rowpack.surgery.residual_norm import RESIDUAL_NORM
-
-RANDOM_BAR = 2e-6
-ADVERSARIAL_BAR = 1e-5
-"""Largest deviation from the float64 recurrence, relative to the largest magnitude of the tensor."""
-
-LONGEST_ROWS = 130
-
-CUTS = ((1,), (1,) * 8, (63,), (64,), (64, 64, 2))
-"""Prompts as the rows of each call; the state is carried from call to call."""
 
 _MOST_KEY_HEADS = 2
 _MOST_CHANNELS = 64
 
 f32 = np.float32
-Shape = tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
-class ProbeCase:
-    """One set of inputs: ``rows`` are cut into calls, ``state`` is carried, ``fixed`` is the same in every call."""
-
-    name: str
-    rows: Mapping[str, Array]
-    state: Mapping[str, Array]
-    fixed: Mapping[str, Array]
-    bar: float
-
-
-@dataclass(frozen=True)
-class ProbePlan:
-    """What is run: declared shapes in the call's order, the constant inputs, the cases, and the recurrence.
-
-    ``recurrence`` takes the inputs by name and returns the outputs in the call's order, the state last where the cases
-    have one. ``caches`` tells that rows are appended to the state instead.
-    """
-
-    shapes: Mapping[str, Shape]
-    constants: Mapping[str, Array]
-    outputs: Mapping[str, Shape]
-    cases: tuple[ProbeCase, ...]
-    recurrence: Callable[..., tuple[Array, ...]]
-    caches: bool = False
 
 
 def probe_plan(mixer: str, shapes: Sequence[Sequence[int | str]], attributes: Mapping[str, Any]) -> ProbePlan:
-    """Return the plan for calls of ``mixer`` with inputs of ``shapes``; one of those with a fused form."""
+    """Return the plan for calls of ``mixer``, or for a pattern, with inputs of ``shapes``: one with a fused form."""
     plans: dict[str, Callable[..., ProbePlan]] = {
+        **PATTERN_PLANS,
         GATED_DELTA_RULE: _delta_rule_plan,
         CAUSAL_CONV_STATE: _causal_conv_plan,
         CACHED_ATTENTION: _attention_plan,
-        RESIDUAL_NORM: _residual_norm_plan,
     }
     return plans[mixer](shapes, attributes)
 
@@ -132,7 +90,7 @@ def _delta_rule_cases(key_heads: int, heads: int, key_dim: int, value_dim: int) 
         "beta 1": {"beta": constant(1.0)},
     }
     for name, change in changes.items():
-        yield ProbeCase(name, {**random, **change}, state, {}, _bar(name))
+        yield ProbeCase(name, {**random, **change}, state, {}, bar_of(name))
 
 
 def _causal_conv_plan(shapes: Sequence[Sequence[int | str]], attributes: Mapping[str, Any]) -> ProbePlan:
@@ -142,7 +100,7 @@ def _causal_conv_plan(shapes: Sequence[Sequence[int | str]], attributes: Mapping
     x = rng.standard_normal((LONGEST_ROWS, channels)).astype(f32)
     state = {"state": rng.standard_normal((channels, columns)).astype(f32)}
     inputs = {"random": x, "one token repeated": np.repeat(x[:1], LONGEST_ROWS, axis=0), "sums of 1e5": f32(1e5) * x}
-    cases = tuple(ProbeCase(name, {"x": rows}, state, weight, _bar(name)) for name, rows in inputs.items())
+    cases = tuple(ProbeCase(name, {"x": rows}, state, weight, bar_of(name)) for name, rows in inputs.items())
     declared: dict[str, Shape] = {"x": ("rows", channels), "state": (channels, columns), "weight": (channels, columns)}
     outputs: dict[str, Shape] = {"out": ("rows", channels), "present": (channels, columns)}
     return ProbePlan(declared, weight, outputs, cases, causal_conv)
@@ -167,7 +125,7 @@ def _attention_plan(shapes: Sequence[Sequence[int | str]], attributes: Mapping[s
         "one token repeated": repeated,
         "peaked scores": {**random, "q": f32(10) * random["q"]},
     }
-    cases = tuple(ProbeCase(name, rows, caches, {}, _bar(name)) for name, rows in changes.items())
+    cases = tuple(ProbeCase(name, rows, caches, {}, bar_of(name)) for name, rows in changes.items())
     declared: dict[str, Shape] = {
         "q": ("rows", query_width),
         "k": ("rows", kv_width),
@@ -181,34 +139,3 @@ def _attention_plan(shapes: Sequence[Sequence[int | str]], attributes: Mapping[s
         return cached_attention(**inputs, head_dim=dim)
 
     return ProbePlan(declared, {}, {"out": ("rows", query_width)}, cases, recurrence, caches=True)
-
-
-def _residual_norm_plan(shapes: Sequence[Sequence[int | str]], attributes: Mapping[str, Any]) -> ProbePlan:
-    width, epsilon = int(shapes[2][0]), float(attributes["epsilon"])
-    rng = np.random.default_rng(23)
-    weight = {"weight": rng.standard_normal(width).astype(f32)}
-    x, skip = (rng.standard_normal((LONGEST_ROWS, width)).astype(f32) for _ in range(2))
-    one_large = x.copy()
-    one_large[:, 0] = f32(1e4)
-    changes = {
-        "random": {"x": x, "skip": skip},
-        "one token repeated": {
-            "x": np.repeat(x[:1], LONGEST_ROWS, axis=0),
-            "skip": np.repeat(skip[:1], LONGEST_ROWS, axis=0),
-        },
-        "rows below epsilon": {"x": f32(1e-4) * x, "skip": f32(1e-4) * skip},
-        "rows of 1e5": {"x": f32(1e5) * x, "skip": f32(1e5) * skip},
-        "one large value a row": {"x": one_large, "skip": skip},
-    }
-    cases = tuple(ProbeCase(name, rows, {}, weight, _bar(name)) for name, rows in changes.items())
-    declared: dict[str, Shape] = {"x": ("rows", width), "skip": ("rows", width), "weight": (width,)}
-
-    def recurrence(**inputs: Array) -> tuple[Array, Array]:
-        return residual_norm(**inputs, epsilon=epsilon)
-
-    outputs: dict[str, Shape] = {"normed": ("rows", width), "sum": ("rows", width)}
-    return ProbePlan(declared, weight, outputs, cases, recurrence)
-
-
-def _bar(name: str) -> float:
-    return RANDOM_BAR if name == "random" else ADVERSARIAL_BAR

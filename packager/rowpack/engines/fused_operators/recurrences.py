@@ -1,4 +1,4 @@
-"""The mixers row by row in float64, straight from their definitions: what a fused operator must equal."""
+"""Mixers, norms and gates in float64, row by row, straight from their definitions: what a fused operator must equal."""
 
 from __future__ import annotations
 
@@ -38,15 +38,57 @@ def causal_conv(x: Array, state: Array, weight: Array) -> tuple[Array, Array]:
     sums = np.stack(
         [(window[:, row + 1 : row + 1 + columns] * taps).sum(axis=1) for row in range(x.shape[0])],
     )
-    # Written with tanh, which does not overflow: sigmoid(x) = (1 + tanh(x / 2)) / 2.
-    return sums * 0.5 * (1.0 + np.tanh(0.5 * sums)), window[:, -columns:]
+    return sums * _sigmoid(sums), window[:, -columns:]
 
 
 def residual_norm(x: Array, skip: Array, weight: Array, epsilon: float) -> tuple[Array, Array]:
     """Return x / √(mean(x², last axis) + ε) · weight of the sum x + skip, and the sum, ``[S, width]``."""
     total = x.astype(np.float64) + skip
-    root = np.sqrt((total * total).mean(axis=1, keepdims=True) + epsilon)
-    return total / root * weight, total
+    return rms_norm(total, weight, epsilon)[0], total
+
+
+def rms_norm(x: Array, weight: Array, epsilon: float) -> tuple[Array]:
+    """Return x / √(mean(x², last axis) + ε) · weight (Zhang and Sennrich, arXiv:1910.07467)."""
+    wide = x.astype(np.float64)
+    return (wide / np.sqrt((wide * wide).mean(axis=-1, keepdims=True) + epsilon) * weight,)
+
+
+def unit_norm(x: Array, epsilon: float) -> tuple[Array]:
+    """Return x / √(Σ x² + ε) over the last axis."""
+    wide = x.astype(np.float64)
+    return (wide / np.sqrt((wide * wide).sum(axis=-1, keepdims=True) + epsilon),)
+
+
+def silu(x: Array) -> tuple[Array]:
+    """Return x · sigmoid(x)."""
+    wide = x.astype(np.float64)
+    return (wide * _sigmoid(wide),)
+
+
+def softplus(x: Array) -> tuple[Array]:
+    """Return log(1 + e^x)."""
+    wide = x.astype(np.float64)
+    return (np.maximum(wide, 0.0) + np.log1p(np.exp(-np.abs(wide))),)
+
+
+def decay_gates(b: Array, a: Array, dt_bias: Array, decay_rate: Array) -> tuple[Array, Array]:
+    """Return beta = sigmoid(b) and the log decay decay_rate · softplus(a + dt_bias), ``[S, heads]``."""
+    (total,) = softplus(a.astype(np.float64) + dt_bias)
+    return _sigmoid(b.astype(np.float64)), decay_rate * total
+
+
+def rotary(x: Array, cosine: Array, sine: Array) -> tuple[Array]:
+    """Return heads ``[S, heads, dim]`` whose first values are rotated, half against half; the others are kept."""
+    half = cosine.shape[-1]
+    wide = x.astype(np.float64)
+    low, high, kept = wide[..., :half], wide[..., half : 2 * half], wide[..., 2 * half :]
+    return (np.concatenate([low * cosine - high * sine, high * cosine + low * sine, kept], axis=-1),)
+
+
+def _sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + e^−x), written with tanh, which does not overflow."""
+    result: Array = 0.5 * (1.0 + np.tanh(0.5 * x))
+    return result
 
 
 def cached_attention(

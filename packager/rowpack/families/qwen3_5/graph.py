@@ -12,12 +12,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from rowpack.exact_rounding import power
-from rowpack.families.normalisation import rms_norm
+from rowpack.families.normalisation import rms_norm, unit_norm
 from rowpack.families.qwen3_5.config import CONV_COLUMNS, Qwen35Config
 from rowpack.families.qwen3_5.tables import HEAD_NAME
+from rowpack.graph.activations import silu, softplus
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.graph.linear import linear
 from rowpack.graph.model import FUNCTION_DOMAIN
+from rowpack.graph.rotary import rotate_heads
 from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE
 
 ROWS = "rows"
@@ -83,12 +85,8 @@ class Qwen35Graph:
         width = self._config.intermediate_size
         both = linear(emitter, x, self._weights[f"layers.{index}.mlp.gate_up_proj.weight"], "gate_up_proj")
         gate, up = emitter.split(both, [width, width], 1, "gate_up", ["gate", "up"])
-        activated = emitter.op("Mul", [self._silu(emitter, gate, "gate_silu"), up], "activated")
+        activated = emitter.op("Mul", [silu(emitter, gate, "gate_silu", self._work), up], "activated")
         return linear(emitter, activated, self._weights[f"layers.{index}.mlp.down_proj.weight"], "down_proj")
-
-    def _silu(self, emitter: Emitter, x: Tensor, name: str) -> Tensor:
-        """Emit x · sigmoid(x)."""
-        return emitter.op("Mul", [x, emitter.op("Sigmoid", [x], f"{name}_sigmoid")], name)
 
     def _wide_linear(self, emitter: Emitter, x: Tensor, weight: str, name: str) -> Tensor:
         """Emit a projection and its cast to float32."""
@@ -142,10 +140,10 @@ class Qwen35Graph:
         )
         self._outputs.append((present, f"present_ssm_{number}", "float32", [*state_shape]))
 
-        by_head = emitter.reshape(read, [0, heads, value_dim], "read_heads")
+        by_head = emitter.reshape(read, [-1, heads, value_dim], "read_heads")
         normed = rms_norm(emitter, by_head, self._weights[f"{prefix}.norm.weight"], config.rms_norm_eps)
         rows = emitter.reshape(normed, [0, config.value_width], "normed_rows")
-        gated = emitter.op("Mul", [rows, self._silu(emitter, z, "z_silu")], "gated")
+        gated = emitter.op("Mul", [rows, silu(emitter, z, "z_silu", "float32")], "gated")
         narrow = emitter.cast_if_needed(gated, "float32", self._work, "gated_cast")
         return linear(emitter, narrow, self._weights[f"{prefix}.out_proj.weight"], "out_proj")
 
@@ -160,14 +158,9 @@ class Qwen35Graph:
         b, a = emitter.split(both, [heads, heads], 1, "b_a", ["b", "a"])
         beta = emitter.op("Sigmoid", [b], "beta", dtype="float32", shape=shape)
         step = emitter.op("Add", [a, self._weights[f"{prefix}.dt_bias"]], "time_step")
-        # softplus(x) = max(x, 0) + softplus(−|x|): no runtime's exp can overflow, however large x is.
-        positive = emitter.op("Relu", [step], "time_step_positive")
-        magnitude = emitter.op("Neg", [emitter.op("Abs", [step], "time_step_abs")], "time_step_minus_abs")
-        tail = emitter.op("Softplus", [magnitude], "time_step_tail")
-        softplus = emitter.op("Add", [positive, tail], "time_step_softplus")
         decay = emitter.op(
             "Mul",
-            [softplus, self._weights[f"{prefix}.decay_rate"]],
+            [softplus(emitter, step, "time_step_softplus"), self._weights[f"{prefix}.decay_rate"]],
             "log_decay",
             dtype="float32",
             shape=shape,
@@ -187,11 +180,9 @@ class Qwen35Graph:
             dtype="float32",
             shapes=[[ROWS, 2 * width], [ROWS, config.value_width]],
         )
-        heads = emitter.reshape(qk, [0, 2 * config.linear_num_key_heads, key_dim], "qk_heads")
-        squared = emitter.op("Mul", [heads, heads], "qk_squared")
-        total = emitter.op("ReduceSum", [squared, emitter.ints(-1)], "qk_sum", keepdims=1)
-        shifted = emitter.op("Add", [total, emitter.floats("l2_epsilon", L2_EPSILON, scalar=True)], "qk_shifted")
-        normed = emitter.op("Div", [heads, emitter.op("Sqrt", [shifted], "qk_norm")], "qk_unit")
+        count = 2 * config.linear_num_key_heads
+        heads = emitter.reshape(qk, [0, count, key_dim], "qk_heads", dtype="float32", out_shape=[ROWS, count, key_dim])
+        normed = unit_norm(emitter, heads, L2_EPSILON, "qk_norm")
         rows = emitter.reshape(normed, [0, 2 * width], "qk_rows")
         shapes: list[list[int | str]] = [[ROWS, width], [ROWS, width]]
         q, k = emitter.split(rows, [width, width], 1, "q_k", ["q", "k"], dtype="float32", shapes=shapes)
@@ -215,6 +206,8 @@ class Qwen35Graph:
         query = rms_norm(emitter, query, self._weights[f"{prefix}.q_norm.weight"], config.rms_norm_eps, "q_norm")
         key = emitter.reshape(key, [0, kv_heads, dim], "k_heads")
         key = rms_norm(emitter, key, self._weights[f"{prefix}.k_norm.weight"], config.rms_norm_eps, "k_norm")
+        emitter.declare(query, "float32", [ROWS, heads, dim])
+        emitter.declare(key, "float32", [ROWS, kv_heads, dim])
         query = self._rotated(emitter.scope("q_rotary"), query, config.query_width)
         key = self._rotated(emitter.scope("k_rotary"), key, config.kv_width)
 
@@ -263,26 +256,5 @@ class Qwen35Graph:
     def _rotated(self, emitter: Emitter, heads: Tensor, width: int) -> Tensor:
         """Rotate the first ``rotary_dim`` of each head (rotate-half inside them); return rows ``[rows, width]``."""
         config = self._config
-        half = config.rotary_dim // 2
-        sizes, names = [half, half], ["low", "high"]
-        if config.head_dim > config.rotary_dim:
-            sizes, names = [*sizes, config.head_dim - config.rotary_dim], [*names, "kept"]
-        low, high, *kept = emitter.split(heads, sizes, 2, "parts", names)
-        first = emitter.op(
-            "Sub",
-            [
-                emitter.op("Mul", [low, self._cosine], "low_cosine"),
-                emitter.op("Mul", [high, self._sine], "high_sine"),
-            ],
-            "first",
-        )
-        second = emitter.op(
-            "Add",
-            [
-                emitter.op("Mul", [high, self._cosine], "high_cosine"),
-                emitter.op("Mul", [low, self._sine], "low_sine"),
-            ],
-            "second",
-        )
-        joined = emitter.op("Concat", [first, second, *kept], "joined", axis=2)
-        return emitter.reshape(joined, [0, width], "rows", dtype="float32", out_shape=[ROWS, width])
+        joined = rotate_heads(emitter, heads, self._cosine, self._sine, config.rotary_dim // 2, config.head_dim)
+        return emitter.reshape(joined, [-1, width], "rows", dtype="float32", out_shape=[ROWS, width])
