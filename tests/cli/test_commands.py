@@ -242,6 +242,19 @@ def test_synth_writes_a_checkpoint_of_a_given_shape(qwen_checkpoint: Path, tmp_p
     assert refusal(["synth", tmp_path / "no.json", "-o", tmp_path / "x"], capsys)["code"] == "bad_shape_config"
 
 
+def test_synth_tells_its_size_before_it_writes(rwkv_checkpoint: Path, tmp_path: Path, capsys: Capture) -> None:
+    config = json.loads((rwkv_checkpoint / "config.json").read_text("utf-8"))
+    shape = tmp_path / "shape.json"
+    shape.write_text(json.dumps({**config, "num_hidden_layers": 1}), "utf-8")
+    words = ["synth", str(shape), "-o", str(tmp_path / "x"), "--progress", "lines"]
+    assert main([*words, "--with-mtp"]) == 1
+    assert "[shape_option_unsupported]" in capsys.readouterr().err
+    assert main(words) == 0
+    told, written, *_ = capsys.readouterr().err.splitlines()
+    assert told.endswith(f"of weights to write to {tmp_path / 'x'}")
+    assert told.split(" of ")[0] in written
+
+
 @pytest.mark.parametrize("rows", ["0", "4097", "-1"])
 def test_prefill_rows_out_of_range_are_unusable_arguments(
     qwen_checkpoint: Path, tmp_path: Path, capsys: Capture, rows: str

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from rowpack.free_space import free_space_bytes
 from rowpack_loaders.errors import RowpackError
 
 _SUFFIX = ".rowpack-part"
@@ -55,9 +56,8 @@ class OutputFile:
     def check_free_space(self, length_bytes: int) -> None:
         """Raise ``disk_full`` when the file system has less free space than ``length_bytes``."""
         with self.translated_errors():
-            state = os.statvfs(self.temporary_path)
-        free_bytes = state.f_bavail * state.f_frsize
-        if state.f_blocks and free_bytes < length_bytes:
+            free_bytes = free_space_bytes(self.temporary_path)
+        if free_bytes is not None and free_bytes < length_bytes:
             raise self._full(f"{free_bytes} bytes free", f"at least {length_bytes} bytes")
 
     def publish(self) -> None:

@@ -62,7 +62,7 @@ def published_config(name: str) -> dict[str, Any]:
         "no published model has this name",
         found=name,
         expected=", ".join(PUBLISHED_SHAPES),
-        remedy=f"Did you mean {nearest[0]}?" if nearest else None,
+        remedy=f"Did you mean {nearest[0]}?" if nearest else "Use one of these names, or give a config.json.",
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rowpack.families.qwen3_5.config import CONV_COLUMNS
 from rowpack.synthesis.random_values import Normal, RandomTensor, Uniform, matrix
 
 _A_LOG = Uniform(-2.0, 2.8)
@@ -22,8 +23,25 @@ _DELTA_NORM = Uniform(0.4, 1.5)
 _FINAL_NORM = Uniform(1.0, 2.0)
 
 
-def text_tensors(config: Mapping[str, Any], prefix: str) -> Iterator[RandomTensor]:
-    """Yield the text model's tensors; ``prefix`` is ``model`` or ``model.language_model``."""
+VISUAL_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "in_channels",
+    "temporal_patch_size",
+    "patch_size",
+    "spatial_merge_size",
+    "num_position_embeddings",
+    "depth",
+    "out_hidden_size",
+)
+"""What the tensors of a vision configuration are made by."""
+
+
+def text_tensors(config: Mapping[str, Any], prefix: str, has_head: bool) -> Iterator[RandomTensor]:
+    """Yield the text model's tensors; ``prefix`` is ``model`` or ``model.language_model``.
+
+    ``config`` has the family's hyper-parameters; without a head the output projection is the embedding.
+    """
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     yield RandomTensor(f"{prefix}.embed_tokens.weight", (vocabulary, hidden), Normal(1.3 / hidden**0.5))
     for index, kind in enumerate(config["layer_types"]):
@@ -34,23 +52,23 @@ def text_tensors(config: Mapping[str, Any], prefix: str) -> Iterator[RandomTenso
             yield from _attention(config, f"{layer}.self_attn")
         yield from _mlp_and_norms(config, layer)
     yield RandomTensor(f"{prefix}.norm.weight", (hidden,), _FINAL_NORM)
-    if not config["tie_word_embeddings"]:
+    if has_head:
         yield matrix("lm_head.weight", vocabulary, hidden, gain=1.3)
 
 
-def multi_token_prediction_tensors(config: Mapping[str, Any]) -> Iterator[RandomTensor]:
-    """Yield the ``mtp.*`` tensors: one attention layer that a text build leaves out."""
+def multi_token_prediction_tensors(config: Mapping[str, Any], layers: int) -> Iterator[RandomTensor]:
+    """Yield the ``mtp.*`` tensors: attention layers that a text build leaves out."""
     hidden = config["hidden_size"]
     yield matrix("mtp.fc.weight", hidden, 2 * hidden)
-    for index in range(config.get("mtp_num_hidden_layers", 1)):
+    for index in range(layers):
         yield from _attention(config, f"mtp.layers.{index}.self_attn")
         yield from _mlp_and_norms(config, f"mtp.layers.{index}")
     for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
         yield RandomTensor(f"mtp.{name}.weight", (hidden,), _LAYER_NORM)
 
 
-def visual_tensors(config: Mapping[str, Any]) -> Iterator[RandomTensor]:
-    """Yield the ``model.visual.*`` tensors of a vision configuration, which a text build leaves out."""
+def visual_tensors(config: Mapping[str, int]) -> Iterator[RandomTensor]:
+    """Yield the ``model.visual.*`` tensors of ``VISUAL_SIZES``, which a text build leaves out."""
     hidden, intermediate = config["hidden_size"], config["intermediate_size"]
     patch = (config["in_channels"], config["temporal_patch_size"], config["patch_size"], config["patch_size"])
     merged = hidden * config["spatial_merge_size"] ** 2
@@ -76,9 +94,8 @@ def _delta_net(config: Mapping[str, Any], prefix: str) -> Iterator[RandomTensor]
     key_width = config["linear_num_key_heads"] * config["linear_key_head_dim"]
     value_width = value_heads * config["linear_value_head_dim"]
     convolved = 2 * key_width + value_width
-    kernel = config["linear_conv_kernel_dim"]
     yield RandomTensor(f"{prefix}.A_log", (value_heads,), _A_LOG)
-    yield RandomTensor(f"{prefix}.conv1d.weight", (convolved, 1, kernel), _CONVOLUTION)
+    yield RandomTensor(f"{prefix}.conv1d.weight", (convolved, 1, CONV_COLUMNS), _CONVOLUTION)
     yield RandomTensor(f"{prefix}.dt_bias", (value_heads,), _DT_BIAS)
     yield matrix(f"{prefix}.in_proj_a.weight", value_heads, hidden)
     yield matrix(f"{prefix}.in_proj_b.weight", value_heads, hidden)

@@ -20,11 +20,9 @@ _FINAL_NORM_WEIGHT = Uniform(1.7, 2.5)
 _NORM_BIAS = Normal(0.12)
 
 
-def rwkv_tensors(config: Mapping[str, Any]) -> Iterator[RandomTensor]:
-    """Yield every tensor of a configuration of ``model_type`` ``rwkv``."""
-    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
-    attention = config.get("attention_hidden_size") or hidden
-    intermediate = config.get("intermediate_size") or 4 * hidden
+def rwkv_tensors(config: Mapping[str, Any], has_head: bool) -> Iterator[RandomTensor]:
+    """Yield every tensor of the family's hyper-parameters; without a head the output projection is the embedding."""
+    hidden, vocabulary, intermediate = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
     yield matrix("rwkv.embeddings.weight", vocabulary, hidden)
     for index in range(config["num_hidden_layers"]):
         block = f"rwkv.blocks.{index}"
@@ -32,20 +30,20 @@ def rwkv_tensors(config: Mapping[str, Any]) -> Iterator[RandomTensor]:
             yield from _norm(f"{block}.pre_ln", hidden)
         yield from _norm(f"{block}.ln1", hidden)
         yield from _norm(f"{block}.ln2", hidden)
-        yield RandomTensor(f"{block}.attention.time_decay", (attention,), _TIME_DECAY)
-        yield RandomTensor(f"{block}.attention.time_first", (attention,), _TIME_FIRST)
+        yield RandomTensor(f"{block}.attention.time_decay", (hidden,), _TIME_DECAY)
+        yield RandomTensor(f"{block}.attention.time_first", (hidden,), _TIME_FIRST)
         for name in ("key", "value", "receptance"):
             yield RandomTensor(f"{block}.attention.time_mix_{name}", (1, 1, hidden), _TIME_MIX)
         for name in ("key", "value", "receptance"):
-            yield matrix(f"{block}.attention.{name}.weight", attention, hidden)
-        yield matrix(f"{block}.attention.output.weight", hidden, attention)
+            yield matrix(f"{block}.attention.{name}.weight", hidden, hidden)
+        yield matrix(f"{block}.attention.output.weight", hidden, hidden)
         for name in ("key", "receptance"):
             yield RandomTensor(f"{block}.feed_forward.time_mix_{name}", (1, 1, hidden), _TIME_MIX)
         yield matrix(f"{block}.feed_forward.key.weight", intermediate, hidden)
         yield matrix(f"{block}.feed_forward.receptance.weight", hidden, hidden)
         yield matrix(f"{block}.feed_forward.value.weight", hidden, intermediate)
     yield from _norm("rwkv.ln_out", hidden, _FINAL_NORM_WEIGHT)
-    if not config.get("tie_word_embeddings", False):
+    if has_head:
         yield matrix("head.weight", vocabulary, hidden, gain=1.3)
 
 

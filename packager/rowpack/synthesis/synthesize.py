@@ -14,28 +14,23 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from rowpack.synthesis.published_shapes import published_config
-from rowpack.synthesis.qwen3_5_tensors import (
-    multi_token_prediction_tensors,
-    text_tensors,
-    visual_tensors,
-)
+from rowpack.free_space import free_space_bytes
+from rowpack.synthesis.checkpoint_plan import CheckpointPlan, Layout, WeightFormat, plan_checkpoint
 from rowpack.synthesis.random_values import NUMPY_DTYPES, RandomTensor, StoredDtype
-from rowpack.synthesis.rwkv_tensors import rwkv_tensors
 from rowpack.synthesis.shard_writers import write_safetensors, write_torch
 from rowpack_loaders.errors import RowpackError
 
-Layout = Literal["nested", "flat"]
-WeightFormat = Literal["safetensors", "torch"]
 Progress = Callable[[int, int], None]
 """Is told how many tensor bytes are written, and how many there are in all."""
-
-PUBLISHED_SHARD_BYTES = 5 * 10**9
+Announce = Callable[[int], None]
+"""Is told how many tensor bytes will be written, before the first is."""
 
 _TOKENIZER = Path(__file__).parent.parent / "demo_checkpoint" / "tokenizer.json"
 _WRITERS = {"safetensors": write_safetensors, "torch": write_torch}
+_BESIDE_A_TENSOR_BYTES = 512
+"""More than the weight files and their index take for one tensor beside its values."""
 _FILE_NAMES = {"safetensors": ("model", "safetensors"), "torch": ("pytorch_model", "bin")}
 
 
@@ -50,18 +45,6 @@ class SyntheticCheckpoint:
     weight_files: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """Hold what is to be written, before a byte is."""
-
-    config: dict[str, Any]
-    generation_config: dict[str, Any]
-    text: list[RandomTensor]
-    others: list[RandomTensor]
-    weight_format: WeightFormat
-    shard_bytes: int | None
-
-
 def synthesize(
     shape: str | Mapping[str, Any],
     output_folder: str | os.PathLike[str],
@@ -73,6 +56,7 @@ def synthesize(
     include_visual: bool = False,
     include_mtp: bool = False,
     shard_bytes: int | None = None,
+    announce: Announce | None = None,
     progress: Progress | None = None,
 ) -> SyntheticCheckpoint:
     """Write a random checkpoint and return what it holds.
@@ -84,18 +68,28 @@ def synthesize(
     give the same bytes.
 
     The tokenizer is the small one of the demo: ids past its vocabulary decode to nothing. The folder
-    appears when it is complete. Raises ``RowpackError`` with codes ``unknown_shape``, ``bad_shape_config``,
-    ``output_not_empty``, ``disk_full`` or ``output_write_failed``.
+    appears when it is complete, and nothing is begun that the disk has no room for. Raises ``RowpackError`` with
+    codes ``unknown_shape``, ``bad_shape_config``, ``special_token_id``, ``family_look_alike``,
+    ``shape_option_unsupported``, ``output_not_empty``, ``disk_full`` or ``output_write_failed``.
     """
-    plan = _plan(shape, layout, weight_format, include_visual, include_mtp, shard_bytes)
+    plan = plan_checkpoint(
+        shape,
+        layout=layout,
+        weight_format=weight_format,
+        include_visual=include_visual,
+        include_mtp=include_mtp,
+        shard_bytes=shard_bytes,
+    )
     folder = Path(output_folder)
     item_bytes = NUMPY_DTYPES[dtype].itemsize
     tensors = plan.text + plan.others
     total_bytes = sum(tensor.element_count for tensor in tensors) * item_bytes
     _require_empty(folder)
+    if announce is not None:
+        announce(total_bytes)
     try:
+        _require_space(folder, total_bytes, len(tensors))
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _require_space(folder.parent, total_bytes)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
             unfinished = Path(scratch) / "checkpoint"
             unfinished.mkdir()
@@ -109,69 +103,11 @@ def synthesize(
 
 def text_tensors_of(shape: str | Mapping[str, Any]) -> list[RandomTensor]:
     """Return the tensors of a model's text part, without writing anything."""
-    return _plan(shape, None, None, False, False, None).text
-
-
-def _plan(
-    shape: str | Mapping[str, Any],
-    layout: Layout | None,
-    weight_format: WeightFormat | None,
-    include_visual: bool,
-    include_mtp: bool,
-    shard_bytes: int | None,
-) -> _Plan:
-    config = published_config(shape) if isinstance(shape, str) else dict(shape)
-    model_type = config.get("model_type")
-    try:
-        if model_type == "rwkv":
-            ids = {"bos_token_id": config.get("bos_token_id"), "eos_token_id": config["eos_token_id"]}
-            return _Plan(config, ids, list(rwkv_tensors(config)), [], weight_format or "torch", shard_bytes)
-        if model_type not in ("qwen3_5", "qwen3_5_text"):
-            raise _bad_config(f"model_type {model_type!r}", "qwen3_5, qwen3_5_text or rwkv")
-        text_config = dict(config["text_config"] if model_type == "qwen3_5" else config)
-        is_nested = layout == "nested" or (layout is None and model_type == "qwen3_5")
-        others: list[RandomTensor] = []
-        if include_visual:
-            others += visual_tensors(config["vision_config"])
-        if include_mtp:
-            others += multi_token_prediction_tensors(text_config)
-        prefix = "model.language_model" if is_nested else "model"
-        return _Plan(
-            _nested_config(config, text_config) if is_nested else _flat_config(text_config),
-            _qwen_generation_config(text_config),
-            list(text_tensors(text_config, prefix)),
-            others,
-            weight_format or "safetensors",
-            shard_bytes or (PUBLISHED_SHARD_BYTES if is_nested else None),
-        )
-    except KeyError as error:
-        raise _bad_config(f"no key {error}", "every size of the model") from error
-
-
-def _nested_config(config: dict[str, Any], text_config: dict[str, Any]) -> dict[str, Any]:
-    if config["model_type"] == "qwen3_5":
-        return config
-    inner = {key: value for key, value in text_config.items() if key != "architectures"}
-    return {
-        "architectures": ["Qwen3_5ForConditionalGeneration"],
-        "model_type": "qwen3_5",
-        "text_config": inner,
-        "tie_word_embeddings": text_config["tie_word_embeddings"],
-    }
-
-
-def _flat_config(text_config: dict[str, Any]) -> dict[str, Any]:
-    return {**text_config, "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"}
-
-
-def _qwen_generation_config(text_config: dict[str, Any]) -> dict[str, Any]:
-    end = text_config.get("eos_token_id")
-    # The published models end a chat turn with an id that config.json does not know.
-    return {"eos_token_id": [248046, end] if end == 248044 else end, "do_sample": False}
+    return plan_checkpoint(shape).text
 
 
 def _write(
-    plan: _Plan, folder: Path, dtype: StoredDtype, seed: int, total_bytes: int, progress: Progress | None
+    plan: CheckpointPlan, folder: Path, dtype: StoredDtype, seed: int, total_bytes: int, progress: Progress | None
 ) -> tuple[str, ...]:
     _write_json(folder / "config.json", plan.config)
     _write_json(folder / "generation_config.json", plan.generation_config)
@@ -230,15 +166,18 @@ def _require_empty(folder: Path) -> None:
         )
 
 
-def _require_space(parent: Path, total_bytes: int) -> None:
-    free_bytes = shutil.disk_usage(parent).free
-    if free_bytes < total_bytes:
+def _require_space(folder: Path, tensor_bytes: int, tensor_count: int) -> None:
+    """Raise ``disk_full`` when the disk that ``folder`` will be on has too little room for the files."""
+    needed_bytes = tensor_bytes + _TOKENIZER.stat().st_size + tensor_count * _BESIDE_A_TENSOR_BYTES
+    there = next(parent for parent in folder.absolute().parents if parent.exists())
+    free_bytes = free_space_bytes(there)
+    if free_bytes is not None and free_bytes < needed_bytes:
         raise RowpackError(
             "disk_full",
             "the disk has no room for the checkpoint",
-            where=str(parent),
+            where=str(folder.parent),
             found=f"{free_bytes} bytes free",
-            expected=f"at least {total_bytes} bytes",
+            expected=f"at least {needed_bytes} bytes",
             remedy="Free space, choose another folder, or store the weights smaller: --dtype BF16",
         )
 
@@ -250,6 +189,7 @@ def _unwritable(folder: Path, error: OSError) -> RowpackError:
             "the disk is full",
             where=str(folder),
             found=error.strerror,
+            expected="room for the whole checkpoint",
             remedy="Free space or choose another folder",
         )
     return RowpackError(
@@ -257,15 +197,6 @@ def _unwritable(folder: Path, error: OSError) -> RowpackError:
         "the checkpoint cannot be written",
         where=str(folder),
         found=error.strerror or str(error),
+        expected="a folder that can be written to",
         remedy="Check the folder's permissions and the disk",
-    )
-
-
-def _bad_config(found: str, expected: str) -> RowpackError:
-    return RowpackError(
-        "bad_shape_config",
-        "no checkpoint can be made from this configuration",
-        where="config.json",
-        found=found,
-        expected=expected,
     )

@@ -58,6 +58,9 @@ def run(arguments: Namespace, console: Console) -> int:
             include_visual=arguments.with_vision,
             include_mtp=arguments.with_mtp,
             shard_bytes=arguments.shard_bytes,
+            announce=lambda total_bytes: progress.note(
+                f"{format_bytes(total_bytes)} of weights to write to {arguments.output}"
+            ),
             progress=stage.reach,
         )
     if console.as_json:
