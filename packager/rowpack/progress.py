@@ -134,23 +134,34 @@ def stage_text(stage: Stage) -> str:
     return f"{stage.name}: {', '.join([*facts, format_seconds(stage.elapsed_s)])}"
 
 
-class LineProgress(Progress):
+class WarningLines(Progress):
+    """Write a line a warning, and nothing of stages and notes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def warning(self, problem: Problem) -> None:
+        """Write the warning on its own line."""
+        super().warning(problem)
+        self._write(f"warning: {problem}")
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+class LineProgress(WarningLines):
     """Write one line a finished stage, and a line every ``heartbeat_s`` seconds while a long one runs."""
 
     def __init__(self, stream: TextIO, heartbeat_s: float = HEARTBEAT_SECONDS) -> None:
-        super().__init__()
-        self._stream = stream
+        super().__init__(stream)
         self._heartbeat_s = heartbeat_s
         self._heartbeats: dict[Stage, threading.Event] = {}
 
     def note(self, text: str) -> None:
         """Write the note on its own line."""
         self._write(text)
-
-    def warning(self, problem: Problem) -> None:
-        """Write the warning on its own line."""
-        super().warning(problem)
-        self._write(f"warning: {problem}")
 
     def stage_started(self, stage: Stage) -> None:
         """Start the heartbeat of ``stage``."""
@@ -166,10 +177,6 @@ class LineProgress(Progress):
     def _beat(self, stage: Stage, ended: threading.Event) -> None:
         while not ended.wait(self._heartbeat_s):
             self._write(f"{stage_text(stage)} so far")
-
-    def _write(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
 
 
 class JsonLinesProgress(Progress):

@@ -222,6 +222,20 @@ def test_eval_counts_exact_continuations(bundle: Path, tmp_path: Path, capsys: C
     assert refusal(["eval", bundle, task, "--progress", "none"], capsys)["code"] == "task_line_invalid"
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_build_without_progress_still_warns(
+    qwen_checkpoint: Path, tmp_path: Path, capsys: Capture, as_json: bool
+) -> None:
+    words = ["build", str(qwen_checkpoint), "-o", str(tmp_path / "x.bundle"), "--no-verify"]
+    words += ["--target-memory", "5MB", "--progress", "none", *(["--json"] if as_json else [])]
+    assert main(words) == 0
+    streams = capsys.readouterr()
+    told = streams.out if as_json else streams.err
+    assert "device_memory_tight" in told
+    assert "this machine:" not in streams.err
+    assert streams.err.count("\n") == (0 if as_json else 1)
+
+
 def test_export_writes_graphs_that_share_weights(qwen_checkpoint: Path, tmp_path: Path, capsys: Capture) -> None:
     words = ["export-onnx", qwen_checkpoint, "-o", tmp_path / "graphs", "--progress", "none"]
     files = run_json(words, capsys)["files"]

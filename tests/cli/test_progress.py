@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rowpack.cli.console import Console
-from rowpack.progress import JsonLinesProgress, LineProgress, Progress
+from rowpack.progress import JsonLinesProgress, LineProgress, Progress, WarningLines
 from rowpack.units import format_bytes, format_seconds, parse_bytes
 from rowpack_loaders.errors import Problem, RowpackError
 
@@ -156,8 +156,19 @@ def test_a_terminal_keeps_a_line_of_every_finished_stage(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("mode", "kind"),
-    [("auto", LineProgress), ("lines", LineProgress), ("jsonl", JsonLinesProgress), ("none", Progress)],
+    [("auto", LineProgress), ("lines", LineProgress), ("jsonl", JsonLinesProgress), ("none", WarningLines)],
 )
 def test_progress_is_chosen_by_mode_and_stream(mode: str, kind: type[Progress]) -> None:
     with Console(io.StringIO(), io.StringIO(), as_json=False).progress(mode) as progress:
         assert type(progress) is kind
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_without_progress_warnings_are_shown_unless_the_report_has_them(as_json: bool) -> None:
+    side = io.StringIO()
+    with Console(io.StringIO(), side, as_json=as_json).progress("none") as progress:
+        with progress.stage("weights"):
+            progress.note("about 5 MB of memory")
+        progress.warning(WARNING)
+    assert progress.warnings == [WARNING]
+    assert side.getvalue() == ("" if as_json else f"warning: {WARNING}\n")

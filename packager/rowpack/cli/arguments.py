@@ -81,5 +81,5 @@ def add_progress_option(parser: argparse.ArgumentParser) -> None:
         choices=PROGRESS_MODES,
         default="auto",
         help="how stages are shown on stderr: a live view on a terminal, else one line a stage (auto); "
-        "jsonl is one JSON object a line for machines",
+        "jsonl is one JSON object a line for machines; none shows warnings alone",
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from rowpack.progress import JsonLinesProgress, LineProgress, Progress
+from rowpack.progress import JsonLinesProgress, LineProgress, Progress, WarningLines
 from rowpack_loaders.errors import Problem, RowpackError
 
 
@@ -68,7 +68,8 @@ class Console:
             return LineProgress(self._side)
         if mode == "jsonl":
             return JsonLinesProgress(self._side)
-        return Progress()
+        # With --json the report has the warnings; otherwise nobody else would tell them.
+        return Progress() if self.as_json else WarningLines(self._side)
 
 
 def _finite(value: object) -> object:
