@@ -40,7 +40,6 @@ from rowpack.layout_stage import (
 from rowpack.memory_sampler import MemorySampler
 from rowpack.memory_stage import announce_needs
 from rowpack.model_preparation import BuildRequest, PreparedModel, prepare_model
-from rowpack.prefill_rows import check_prefill_rows
 from rowpack.progress import Progress
 from rowpack.quantization import stored_embedding, stored_head
 from rowpack.reference_model import ReferenceModel, reference_model
@@ -70,7 +69,6 @@ def build(request: BuildRequest, progress: Progress | None = None) -> BuildRepor
     progress = progress or Progress()
     backend = find_backend(request.backend)
     backend.check_precision(request.precision, request.quantization)
-    check_prefill_rows(request.prefill_rows, backend.max_prefill_rows, takes=f"--backend {backend.name}")
     source_date()  # refused now rather than after hours, if it is wrong
     builder = backend.open_builder(request.engine_options, request.quantization)
     with progress.stage("checkpoint", str(request.checkpoint)):
@@ -103,7 +101,6 @@ def export_onnx(request: BuildRequest, output_folder: Path, progress: Progress |
 
     progress = progress or Progress()
     backend = find_backend(request.backend)
-    check_prefill_rows(request.prefill_rows, backend.max_prefill_rows, takes=f"--backend {backend.name}")
     with progress.stage("checkpoint", str(request.checkpoint)):
         checkpoint = open_checkpoint(request.checkpoint, allow_missing_tokenizer=True)
     with checkpoint:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rowpack.checkpoint import Checkpoint, check_tensors, disagreements, raise_problems
+from rowpack.engines import BACKENDS
 from rowpack.engines.fused_operators.choice import check_lowering
 from rowpack.engines.options import NO_OPTIONS, EngineOptions, PlanEncoding
 from rowpack.families import find_family
@@ -85,10 +86,19 @@ class BuildRequest:
                 remedy="Leave --plan-encoding out, or tell those loaders --runtime-json single.",
             )
         check_lowering(self.mixer_lowering)
-        check_quantization(self.quantization, self.precision, self.head_quantization, self.embedding_quantization)
+        check_quantization(
+            self.quantization,
+            self.precision,
+            self.head_quantization,
+            self.embedding_quantization,
+            backend=self.backend,
+        )
         if self.target_gpu is not None:
             find_published_gpu(self.target_gpu)
-        check_prefill_rows(self.prefill_rows)
+        # One that nobody knows is for the build to refuse.
+        for backend in BACKENDS:
+            if backend.name == self.backend:
+                check_prefill_rows(self.prefill_rows, backend.max_prefill_rows, takes=f"--backend {backend.name}")
         if self.max_sequence_length is not None and self.max_sequence_length < 1:
             raise RowpackError(
                 "max_sequence_length_range",
@@ -96,6 +106,7 @@ class BuildRequest:
                 where="--max-sequence-length",
                 found=str(self.max_sequence_length),
                 expected="at least 1",
+                remedy=f"Give a number of tokens, or leave it out for {DEFAULT_MAX_SEQUENCE_LENGTH} or what the model takes.",
             )
         for option, value, known in (
             ("--decoder-engine-layout", self.decoder_engine_layout, ("auto", "single", "split")),
@@ -108,6 +119,7 @@ class BuildRequest:
                     where=option,
                     found=repr(value),
                     expected=", ".join(known),
+                    remedy=f"Name one of these, or leave {option} out.",
                 )
 
 
@@ -141,6 +153,7 @@ def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedMode
                 where="--max-sequence-length",
                 found=str(length),
                 expected=f"at most {positions}, the checkpoint's max_position_embeddings",
+                remedy=f"Give at most {positions}, or leave it out.",
             )
         length = positions
         model = family.describe(checkpoint.config, names, request.precision, length)

@@ -47,6 +47,9 @@ VALUE_DTYPES = {FP8: "float8_e4m3fn", NVFP4: "float4_e2m1fn"}
 
 HALF_PRECISIONS = ("fp16", "bf16")
 
+_INTEGER_BACKENDS = ("ort",)
+_SMALL_FLOAT_BACKENDS = ("trt_rtx", "trt")
+
 Rows = np.ndarray[Any, Any]
 
 
@@ -60,11 +63,13 @@ def check_quantization(
     precision: str,
     head_quantization: str | None = None,
     embedding_quantization: str | None = None,
+    *,
+    backend: str = "ort",
 ) -> None:
     """Refuse what is no quantization, and one that does not go with the work precision.
 
-    Raises RowpackError ``quantization_unknown``, ``quantization_precision``, ``head_quantization_unsupported`` or
-    ``embedding_quantization_unsupported``.
+    Remedies stay with ``backend`` where it can run what they advise. Raises RowpackError ``quantization_unknown``,
+    ``quantization_precision``, ``head_quantization_unsupported`` or ``embedding_quantization_unsupported``.
     """
     for option, found, known in (
         ("--quantization", quantization, QUANTIZATIONS),
@@ -78,6 +83,7 @@ def check_quantization(
                 where=option,
                 found=repr(found),
                 expected=", ".join(known),
+                remedy=f"Name one of these, or leave {option} out.",
             )
     if head_quantization is not None and quantization not in INTEGER_BITS:
         raise RowpackError(
@@ -86,7 +92,7 @@ def check_quantization(
             where="--head-quantization",
             found=f"{head_quantization} with --quantization {quantization or 'left out'}",
             expected=" or ".join(f"--quantization {word}" for word in INTEGER_BITS),
-            remedy="Leave --head-quantization out, or add --quantization int8.",
+            remedy=f"Leave --head-quantization out, or build with {quantized_build(INT8)}.",
         )
     if embedding_quantization is not None and quantization not in INTEGER_BITS:
         raise RowpackError(
@@ -95,7 +101,7 @@ def check_quantization(
             where="--embedding-quantization",
             found=f"{embedding_quantization} with --quantization {quantization or 'left out'}",
             expected=" or ".join(f"--quantization {word}" for word in INTEGER_BITS),
-            remedy="Leave --embedding-quantization out, or add --quantization int8.",
+            remedy=f"Leave --embedding-quantization out, or build with {quantized_build(INT8)}.",
         )
     if quantization is None:
         return
@@ -106,7 +112,7 @@ def check_quantization(
             where="--precision",
             found=precision,
             expected="fp32",
-            remedy=f"Build with --precision fp32 --quantization {quantization}: its weights are as small in either.",
+            remedy=f"Build with {quantized_build(quantization)}: its weights are as small in either precision.",
         )
     if quantization not in INTEGER_BITS and precision not in HALF_PRECISIONS:
         raise RowpackError(
@@ -115,8 +121,24 @@ def check_quantization(
             where="--precision",
             found=precision,
             expected=" or ".join(HALF_PRECISIONS),
-            remedy=f"Build with --precision bf16 --quantization {quantization}.",
+            remedy=f"Build with {quantized_build(quantization, backend=backend)}.",
         )
+
+
+def quantized_build(quantization: str, *, backend: str = "ort", precision: str | None = None) -> str:
+    """Return the options, as the command line has them, of a build with projections in ``quantization``.
+
+    Backend and precision are those given where they can run it.
+    """
+    whole = quantization in INTEGER_BITS
+    backends = _INTEGER_BACKENDS if whole else _SMALL_FLOAT_BACKENDS
+    precisions = ("fp32",) if whole else ("bf16", "fp16")
+    words = (
+        f"--backend {backend if backend in backends else backends[0]}",
+        f"--precision {precision if precision in precisions else precisions[0]}",
+        f"--quantization {quantization}",
+    )
+    return " ".join(words)
 
 
 def stored_head(quantization: str | None, head_quantization: str | None) -> str | None:

@@ -35,6 +35,7 @@ def parse_bytes(text: str) -> int:
             "this is not a memory size",
             found=repr(text),
             expected="a number above zero with a unit, such as 24GiB or 500MB",
+            remedy="Write the size as a number of bytes, or with a unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB.",
         )
     return size_bytes
 

@@ -194,7 +194,6 @@ def test_a_wrong_engine_is_not_published(tmp_path: Path, monkeypatch: pytest.Mon
         ({"precision": "fp64"}, "precision_unsupported"),
         ({"backend": "abacus"}, "backend_unknown"),
         ({"max_sequence_length": 4097}, "max_sequence_length_range"),
-        ({"prefill_rows": 513}, "prefill_rows_range"),
         ({"output": Path("no/such/folder/out.bundle")}, "output_folder_missing"),
         ({"checkpoint": Path("no/such/checkpoint")}, "checkpoint_not_found"),
     ],
@@ -211,6 +210,7 @@ def test_bad_requests(tmp_path: Path, changes: dict[str, Any], code: str) -> Non
     ("changes", "code"),
     [
         ({"prefill_rows": 0}, "prefill_rows_range"),
+        ({"prefill_rows": 513}, "prefill_rows_range"),
         ({"prefill_rows": 4097}, "prefill_rows_range"),
         ({"max_sequence_length": 0}, "max_sequence_length_range"),
         ({"decoder_engine_layout": "both"}, "layout_unknown"),

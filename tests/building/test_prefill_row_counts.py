@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rowpack import BuildRequest, build
-from rowpack.build_stages import export_onnx
 from rowpack.engines import BACKENDS
 from rowpack.engines.backend import RowProfile, prefill_rows_profile
 from rowpack.prefill_rows import DEFAULT_PREFILL_ROWS
@@ -66,11 +65,9 @@ def test_the_backend_says_how_many_rows_there_may_be(
     backend: Any, tiny_checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
     assert DEFAULT_PREFILL_ROWS <= backend.max_prefill_rows <= MAX_PREFILL_ROWS
-    changes = {"backend": backend.name, "prefill_rows": backend.max_prefill_rows + 1}
-    request = BuildRequest(tiny_checkpoints["rwkv"], tmp_path / "x.bundle", **changes)
-    for refused in (lambda: build(request), lambda: export_onnx(request, tmp_path / "graphs")):
+    for rows in (0, -1, backend.max_prefill_rows + 1, MAX_PREFILL_ROWS + 1):
         with pytest.raises(RowpackError) as caught:
-            refused()
+            BuildRequest(tiny_checkpoints["rwkv"], tmp_path / "x.bundle", backend=backend.name, prefill_rows=rows)
         assert caught.value.code == "prefill_rows_range"
         assert caught.value.problem.expected == f"1 to {backend.max_prefill_rows}, for --backend {backend.name}"
     assert list(tmp_path.iterdir()) == []

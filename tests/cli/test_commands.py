@@ -269,12 +269,14 @@ def test_synth_tells_its_size_before_it_writes(rwkv_checkpoint: Path, tmp_path: 
     assert told.split(" of ")[0] in written
 
 
-@pytest.mark.parametrize("rows", ["0", "4097", "-1"])
+@pytest.mark.parametrize("rows", ["0", "513", "4097", "-1"])
 def test_prefill_rows_out_of_range_are_unusable_arguments(
     qwen_checkpoint: Path, tmp_path: Path, capsys: Capture, rows: str
 ) -> None:
     words = ["build", qwen_checkpoint, "-o", tmp_path / "x.bundle", "--prefill-rows", rows]
-    assert "rows" in refusal(words, capsys, 2)["message"]
+    error = refusal(words, capsys, 2)
+    assert "rows" in error["message"]
+    assert error["expected"] == "1 to 512, for --backend ort"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,6 +9,7 @@ from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, FileR
 from rowpack.engines.options import EngineOptions
 from rowpack.engines.serialized_graph import refuse_compiler_options, serialize_engine
 from rowpack.gate import SplitVeto
+from rowpack.quantization import quantized_build
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
 from rowpack_loaders.compatibility.processor import BFLOAT16_FEATURE
 from rowpack_loaders.errors import RowpackError
@@ -39,6 +40,7 @@ class OpenVinoBackend:
                 where="--precision",
                 found=precision,
                 expected=", ".join(PRECISIONS),
+                remedy="Build with --precision fp32.",
             )
         if quantization is not None:
             raise RowpackError(
@@ -47,7 +49,7 @@ class OpenVinoBackend:
                 where="--quantization",
                 found=quantization,
                 expected="no quantization",
-                remedy="Leave the quantization out, or choose another backend.",
+                remedy=f"Leave --quantization out, or build with {quantized_build(quantization, precision=precision)}.",
             )
 
     def graph_form(self, capacity_rows: int, precision: str) -> GraphForm:

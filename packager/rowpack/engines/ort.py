@@ -8,7 +8,7 @@ from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, FileR
 from rowpack.engines.options import EngineOptions
 from rowpack.engines.serialized_graph import refuse_compiler_options, serialize_engine
 from rowpack.gate import SplitVeto
-from rowpack.quantization import INTEGER_BITS
+from rowpack.quantization import INT8, INTEGER_BITS, quantized_build
 from rowpack.surgery.graph_form import FREE_CACHE, FusedChoice, GraphForm
 from rowpack_loaders.errors import RowpackError
 
@@ -30,7 +30,17 @@ class OrtBackend:
     max_prefill_rows = 512
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
-        """Refuse bfloat16 and small floats, which ONNX Runtime's CPU provider has no products for."""
+        """Refuse small floats and bfloat16, which ONNX Runtime's CPU provider has no products for."""
+        if quantization is not None and quantization not in INTEGER_BITS:
+            raise RowpackError(
+                "quantization_unsupported",
+                "ONNX Runtime's CPU provider would widen these projections to float32",
+                where="--quantization",
+                found=quantization,
+                expected=" or ".join(INTEGER_BITS),
+                remedy=f"Build with {quantized_build(quantization, precision=precision)}, or with "
+                f"{quantized_build(INT8)} for the processor.",
+            )
         if precision not in PRECISIONS:
             raise RowpackError(
                 "precision_unsupported",
@@ -39,15 +49,6 @@ class OrtBackend:
                 found=precision,
                 expected=", ".join(PRECISIONS),
                 remedy="Build with --precision fp32 (fastest on the CPU); rowpack export-onnx writes bf16 graphs.",
-            )
-        if quantization is not None and quantization not in INTEGER_BITS:
-            raise RowpackError(
-                "quantization_unsupported",
-                "ONNX Runtime's CPU provider would widen these projections to float32",
-                where="--quantization",
-                found=quantization,
-                expected=" or ".join(INTEGER_BITS),
-                remedy="Use --backend trt_rtx or trt, or another quantization.",
             )
 
     def graph_form(self, capacity_rows: int, precision: str) -> GraphForm:

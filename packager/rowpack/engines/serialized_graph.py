@@ -76,11 +76,15 @@ def serialize_engine(
 def refuse_compiler_options(options: EngineOptions, message: str) -> None:
     """Raise RowpackError ``engine_option_unsupported`` with a message where options for a compiler were given."""
     if options.given:
+        from rowpack.engines.tensorrt.library import flavours_for
+
+        takers = [f"--backend {flavour.backend}" for flavour in flavours_for(options)]
+        elsewhere = f", or choose a backend that compiles ahead of time: {' or '.join(takers)}" if takers else ""
         raise RowpackError(
             "engine_option_unsupported",
             message,
             where=", ".join(option_flag(name) for name in options.given),
             found="options for a compiler",
             expected="none",
-            remedy="Leave them out, or choose a backend that compiles ahead of time: --backend trt_rtx.",
+            remedy=f"Leave them out{elsewhere}.",
         )

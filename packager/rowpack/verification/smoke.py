@@ -284,7 +284,8 @@ def _require_finite(kind: str, logits: npt.NDArray[Any]) -> None:
             where=f"prompt {kind!r}",
             found="NaN or infinity",
             expected="finite logits",
-            remedy="In fp16 a model can leave the range: build with --precision fp32.",
+            remedy="In fp16 a model can leave the range: build with --precision fp32, or bf16 where projections are in "
+            "fp8 or nvfp4.",
         )
 
 

@@ -12,6 +12,8 @@ from rowpack.engines.options import EngineOptions, option_flag
 from rowpack.engines.tensorrt.builder_process import ask_library
 from rowpack.engines.tensorrt.flavour import (
     OLDEST_QUANTIZED_CAPABILITIES,
+    TENSORRT,
+    TENSORRT_RTX,
     Flavour,
     capability_of,
     default_capabilities,
@@ -58,6 +60,19 @@ def check_options(flavour: Flavour, options: EngineOptions) -> None:
         raise _unsupported(flavour, "version_compatible", "asked for", "")
     if options.timing_cache is not None and not flavour.timing_cache:
         raise _unsupported(flavour, "timing_cache", str(options.timing_cache), "")
+
+
+def flavours_for(options: EngineOptions) -> list[Flavour]:
+    """Return the flavours that take all of ``options``."""
+
+    def takes(flavour: Flavour) -> bool:
+        try:
+            check_options(flavour, options)
+        except RowpackError:
+            return False
+        return True
+
+    return [flavour for flavour in (TENSORRT_RTX, TENSORRT) if takes(flavour)]
 
 
 def open_library(
