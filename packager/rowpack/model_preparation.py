@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rowpack.checkpoint import Checkpoint, check_tensors, disagreements, raise_problems
+from rowpack.checkpoint import Checkpoint
+from rowpack.config_fit import check_model_tensors, describe_model
 from rowpack.engines import BACKENDS
 from rowpack.engines.fused_operators.choice import check_lowering
 from rowpack.engines.options import NO_OPTIONS, EngineOptions, PlanEncoding
@@ -138,12 +139,12 @@ class PreparedModel:
 def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedModel:
     """Choose the family, read the hyper-parameters, and check that every tensor is there with its shape.
 
-    Raises one RowpackError with every missing, misshapen or unexpected tensor.
+    Raises one RowpackError with every missing, misshapen or unexpected tensor, and with every value of the config that
+    cannot be built or that the tensors contradict.
     """
     family = find_family(checkpoint.config)
-    names = list(checkpoint.tensors)
     length = request.max_sequence_length or DEFAULT_MAX_SEQUENCE_LENGTH
-    model = family.describe(checkpoint.config, names, request.precision, length)
+    model = describe_model(family, checkpoint, request.precision, length)
     positions = model.max_position_embeddings
     if positions is not None and length > positions:
         if request.max_sequence_length is not None:
@@ -156,7 +157,7 @@ def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedMode
                 remedy=f"Give at most {positions}, or leave it out.",
             )
         length = positions
-        model = family.describe(checkpoint.config, names, request.precision, length)
+        model = describe_model(family, checkpoint, request.precision, length)
     if request.quantization is not None:
         dtypes = {name: info.dtype for name, info in checkpoint.tensors.items()}
         model = quantize(
@@ -166,15 +167,10 @@ def prepare_model(checkpoint: Checkpoint, request: BuildRequest) -> PreparedMode
             dtypes,
             embedding_quantization=request.embedding_quantization,
         )
-    text_config = family.text_config(checkpoint.config)
-    pointer = "config.json#" if text_config is checkpoint.config else "config.json#/text_config"
-    problems = check_tensors(checkpoint, model.required_tensors, ignored_prefixes=model.ignored_prefixes)
-    if problems:
-        problems = [*disagreements(text_config, pointer, checkpoint, model.required_tensors), *problems]
-    raise_problems(problems, checkpoint.path)
+    check_model_tensors(family, checkpoint, model)
     tokens = read_special_tokens(
         checkpoint.config,
-        text_config,
+        family.text_config(checkpoint.config),
         checkpoint.generation_config,
         checkpoint.tokenizer_config,
         checkpoint.tokenizer_files.get("tokenizer.json"),

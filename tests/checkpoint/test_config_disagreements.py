@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rowpack import BuildRequest, build
+from rowpack.checkpoint import Checkpoint, TensorInfo
+from rowpack.families import find_family
+from rowpack.model_preparation import prepare_model
+from rowpack.synthesis.published_shapes import published_config
+from rowpack.synthesis.synthesize import text_tensors_of
 from rowpack_loaders import RowpackError
+from rowpack_loaders.errors import Problem
 
 
 def refusal(checkpoint: Path, folder: Path, **values: Any) -> RowpackError:
@@ -99,7 +106,9 @@ def test_layers_of_another_kind_are_told_by_their_tensors(qwen_checkpoint: Path,
     [
         ("qwen3_5", {"tie_word_embeddings": False}, "tie_word_embeddings", "holds no lm_head.weight"),
         ("rwkv", {"attention_hidden_size": 512}, "attention_hidden_size", "192, the hidden size"),
-        ("rwkv", {"hidden_size": 64, "attention_hidden_size": 64}, "attention_hidden_size or hidden_size", "192, as"),
+        ("rwkv", {"hidden_size": 64, "attention_hidden_size": 64}, "attention_hidden_size", "192, as"),
+        # That is what it should be; the attention's own size, which the family compares it with, is right.
+        ("rwkv", {"hidden_size": 64}, "hidden_size", "192, as"),
     ],
 )
 def test_a_value_that_contradicts_another_or_the_tensors(
@@ -132,3 +141,129 @@ def test_weights_that_end_early_are_told_with_both_lengths(qwen_checkpoint: Path
         f"{length} bytes",
     )
     assert not (tmp_path / "x.bundle").exists()
+
+
+def problems_of(shape: str, *, tensors: Mapping[str, tuple[int, ...]] | None = None, **values: Any) -> list[Problem]:
+    """Return what is wrong with a published config with other ``values`` beside its weights, none of which is read.
+
+    ``tensors`` are tensors of the checkpoint with other shapes than published.
+    """
+    config = published_config(shape)
+    family = find_family(config)
+    text = {**family.text_config(config), **values}
+    needed = family.describe(config, [tensor.name for tensor in text_tensors_of(shape)], "fp32", 1).required_tensors
+    checkpoint = Checkpoint(
+        path=Path("checkpoint"),
+        config={**config, "text_config": text} if "text_config" in config else text,
+        generation_config=None,
+        tokenizer_config=None,
+        tokenizer_files={},
+        tensors={
+            name: TensorInfo(name=name, dtype="BF16", shape=extents, byte_count=0, file="model.safetensors")
+            for name, extents in {**needed, **(tensors or {})}.items()
+        },
+        input_files=[],
+        warnings=[],
+        _stored={},
+    )
+    with pytest.raises(RowpackError) as caught:
+        prepare_model(checkpoint, BuildRequest(Path("checkpoint"), Path("x.bundle")))
+    return list(caught.value.problems)
+
+
+def told(problems: list[Problem]) -> list[tuple[str, str, str]]:
+    """Return key, value and what it should be of the values that the tensors contradict."""
+    return [
+        ((problem.where or "").rsplit("/", 1)[1], problem.found or "", (problem.expected or "").split(",")[0])
+        for problem in problems
+        if problem.code == "config_tensors_disagree"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # 4 · 256 is hidden_size too, which 236 tensors have; 2 · 256 is what k_proj has.
+        ({"num_key_value_heads": 4}, [("num_key_value_heads", "4", "2")]),
+        ({"num_attention_heads": 16}, [("num_attention_heads", "16", "8")]),
+        ({"head_dim": 128}, [("head_dim", "128", "256")]),
+        ({"linear_value_head_dim": 64}, [("linear_value_head_dim", "64", "128")]),
+        ({"linear_num_value_heads": 32}, [("linear_num_value_heads", "32", "16")]),
+        # Nothing but their product is in the tensors, beside the values' width.
+        ({"linear_key_head_dim": 256}, [("linear_key_head_dim or linear_num_key_heads", "256 or 16", "128 or 8")]),
+        ({"linear_num_key_heads": 8}, [("linear_key_head_dim or linear_num_key_heads", "128 or 8", "256 or 16")]),
+        ({"hidden_size": 512}, [("hidden_size", "512", "1024")]),
+        # The two errors hide each other in k_proj: 4 · 128 rows are as many as 2 · 256.
+        (
+            {"num_key_value_heads": 4, "head_dim": 128},
+            [("head_dim", "128", "256"), ("num_key_value_heads", "4", "2")],
+        ),
+        (
+            {"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 3584},
+            [("num_attention_heads", "16", "8"), ("num_key_value_heads", "4", "2"), ("vocab_size", "3584", "248320")],
+        ),
+        # 6 heads with 6 are as good a config as 8 with 2, and neither 8 with 6 nor 2 of 6 is the cause alone.
+        (
+            {"num_attention_heads": 6, "num_key_value_heads": 6},
+            [("num_key_value_heads", "6", "2"), ("num_attention_heads", "6", "8")],
+        ),
+        ({"num_hidden_layers": 20}, [("num_hidden_layers", "20", "24")]),
+    ],
+    ids=lambda values: "-".join(values) if isinstance(values, dict) else "",
+)
+def test_only_values_that_no_tensor_confirms_are_blamed(
+    values: dict[str, Any], expected: list[tuple[str, str, str]]
+) -> None:
+    problems = problems_of("qwen3_5-0.8b", **values)
+    assert told(problems) == expected
+    assert [problem.code for problem in problems[: len(expected)]] == ["config_tensors_disagree"] * len(expected)
+
+
+def test_a_product_is_explained_by_a_tensor_that_has_it() -> None:
+    (problem, *others) = problems_of("qwen3_5-0.8b", num_key_value_heads=4)
+    assert problem.expected is not None
+    assert problem.expected.startswith(
+        "2, with which 12 tensors agree, model.language_model.layers.11.self_attn.k_proj"
+    )
+    assert "[512, 1024]" in problem.expected
+    assert {other.code for other in others} == {"tensor_shape"}
+
+
+def test_a_tensor_at_fault_does_not_make_a_value_one() -> None:
+    """A norm of another length is one tensor against all that confirm the size; the wrong value is found beside it."""
+    damaged = {"model.language_model.layers.0.input_layernorm.weight": (512,)}
+    assert told(problems_of("qwen3_5-0.8b", tensors=damaged)) == []
+    problems = problems_of("qwen3_5-0.8b", tensors=damaged, num_key_value_heads=4)
+    assert told(problems) == [("num_key_value_heads", "4", "2")]
+    assert "model.language_model.layers.0.input_layernorm.weight" in {problem.where for problem in problems}
+
+
+def test_values_that_cannot_be_built_and_values_that_tensors_contradict_are_one_report() -> None:
+    problems = problems_of("rwkv4-169m", attention_hidden_size=512, vocab_size=9)
+    assert [(problem.code, (problem.where or "").rsplit("/", 1)[-1]) for problem in problems] == [
+        ("config_tensors_disagree", "vocab_size"),
+        ("config_value", "attention_hidden_size"),
+        ("tensor_shape", "head.weight"),
+        ("tensor_shape", "rwkv.embeddings.weight"),
+    ]
+    problems = problems_of("qwen3_5-0.8b", num_key_value_heads=3, vocab_size=5)
+    assert told(problems) == [("num_key_value_heads", "3", "2"), ("vocab_size", "5", "248320")]
+    assert [problem.code for problem in problems[2:]] == ["config_value"]
+
+
+def test_what_tensors_should_be_is_not_guessed() -> None:
+    """Without a hidden size nothing is known of any tensor."""
+    (problem,) = problems_of("qwen3_5-0.8b", hidden_size="wide", vocab_size=7)
+    assert (problem.code, problem.found) == ("config_value", "'wide'")
+
+
+def test_a_config_of_quite_another_model_is_told_in_little_time() -> None:
+    """The search asks for a bounded number of descriptions; what it found by then holds."""
+    small = published_config("qwen3_5-0.8b")["text_config"]
+    assert isinstance(small, dict)
+    found = {key: expected for key, _, expected in told(problems_of("qwen3_5-4b", **small))}
+    assert found["num_hidden_layers"] == "32"
+    assert found["hidden_size"] == "2560"
+    right = published_config("qwen3_5-4b")["text_config"]
+    assert isinstance(right, dict)
+    assert {key: str(right[key]) for key in found} == found
