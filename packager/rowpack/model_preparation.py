@@ -107,7 +107,7 @@ class BuildRequest:
                 where="--max-sequence-length",
                 found=str(self.max_sequence_length),
                 expected="at least 1",
-                remedy=f"Give a number of tokens; left out it is {DEFAULT_MAX_SEQUENCE_LENGTH}, or what the model takes.",
+                remedy=f"Give a number of tokens; left out it is {DEFAULT_MAX_SEQUENCE_LENGTH} or what the model has.",
             )
         for option, value, known in (
             ("--decoder-engine-layout", self.decoder_engine_layout, ("auto", "single", "split")),
