@@ -10,6 +10,7 @@ from rowpack.cli.arguments import add_json_option, add_progress_option, whole_nu
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console
 from rowpack.cli.exit_codes import DONE
+from rowpack.cli.loading import add_runtime_option, load_bundle
 from rowpack.cli.text_table import count_of, format_table
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    add_runtime_option(parser)
     parser.add_argument("--prompt-tokens", type=whole_number(1), default=142, metavar="N", help="default: 142")
     parser.add_argument("--new-tokens", type=whole_number(1), default=32, metavar="N", help="default: 32")
     parser.add_argument(
@@ -37,11 +39,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace, console: Console) -> int:
     """Time prefill and decode apart, chunked against token loop."""
-    from rowpack_loaders import load
     from rowpack_loaders.benchmark import run_benchmark
 
     with (
-        load(arguments.bundle, threads=arguments.threads, thread_wait=arguments.thread_wait) as decoder,
+        load_bundle(arguments, threads=arguments.threads, thread_wait=arguments.thread_wait) as decoder,
         console.progress(arguments.progress) as progress,
         progress.stage("benchmark") as stage,
     ):

@@ -9,6 +9,7 @@ from rowpack.cli.arguments import add_json_option, add_progress_option, whole_nu
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console
 from rowpack.cli.exit_codes import DONE
+from rowpack.cli.loading import add_runtime_option, load_bundle
 from rowpack.cli.text_table import count_of
 
 NOTES = """\
@@ -21,6 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
     parser.add_argument("task", type=Path, metavar="TASK.jsonl")
+    add_runtime_option(parser)
     parser.add_argument("--limit", type=whole_number(1), metavar="N", help="score the first N examples only")
     parser.add_argument("--prefill", choices=("auto", "chunked", "token-loop"), default="auto")
     add_progress_option(parser)
@@ -29,11 +31,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace, console: Console) -> int:
     """Count the examples whose continuation is exactly the expected one."""
-    from rowpack_loaders import load
     from rowpack_loaders.evaluation import evaluate
 
     with (
-        load(arguments.bundle) as decoder,
+        load_bundle(arguments) as decoder,
         console.progress(arguments.progress) as progress,
         progress.stage("evaluation") as stage,
     ):

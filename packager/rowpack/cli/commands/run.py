@@ -10,6 +10,7 @@ from rowpack.cli.arguments import add_json_option, argument_errors, token_ids, w
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console
 from rowpack.cli.exit_codes import DONE
+from rowpack.cli.loading import add_runtime_option, load_bundle
 from rowpack.cli.text_table import count_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="text to continue")
     prompt.add_argument("--prompt-ids", type=token_ids, metavar="1,2,3", help="token ids to continue")
+    add_runtime_option(parser)
     parser.add_argument("--max-new-tokens", type=whole_number(1), default=64, metavar="N", help="default: 64")
     parser.add_argument(
         "--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token (default)"
@@ -40,14 +42,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace, console: Console) -> int:
     """Generate, streaming the text as it comes; how long it took is said beside it."""
-    from rowpack_loaders import load
     from rowpack_loaders.sampling import SamplingParameters
 
     choice = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "seed")}
     with argument_errors():
         # Refused here, an unusable value costs no loading.
         SamplingParameters(**choice)
-    with load(arguments.bundle) as decoder:
+    with load_bundle(arguments) as decoder:
         stream = decoder.has_tokenizer and not console.as_json
         generation = decoder.generate(
             arguments.prompt_ids if arguments.prompt is None else arguments.prompt,

@@ -10,6 +10,7 @@ from rowpack.cli.arguments import add_json_option
 from rowpack.cli.command import Command
 from rowpack.cli.console import Console
 from rowpack.cli.exit_codes import DONE, REFUSED
+from rowpack.cli.loading import add_runtime_option, load_bundle
 from rowpack.cli.text_table import count_of, format_table
 
 if TYPE_CHECKING:
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    add_runtime_option(parser)
     add_json_option(parser)
 
 
 def run(arguments: Namespace, console: Console) -> int:
     """Replay the golden vectors; refused when one of them differs by more than its tolerance."""
-    from rowpack_loaders import load
     from rowpack_loaders.selftest import run_self_test
 
-    with load(arguments.bundle) as decoder:
+    with load_bundle(arguments) as decoder:
         report = run_self_test(decoder)
     if console.as_json:
         console.json_result(report.as_json())
