@@ -7,10 +7,11 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT
+from source_tree import PACKAGES, ROOT, python_files
 
 from rowpack.cli.parser import make_parser
 
@@ -28,6 +29,24 @@ def readme_commands() -> list[str]:
 
 def test_the_readme_has_two_commands() -> None:
     assert readme_commands() == [DEMO, TEST]
+
+
+def test_the_readme_installs_what_the_project_offers() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    plain, extra = blocks[1].splitlines()
+    assert plain.split("#")[0].split() == ["pip", "install", "."]
+    (named,) = re.findall(r"^pip install '\.\[([\w-]+)\]'", extra)
+    offered = set(project["optional-dependencies"]) - {"dev"}
+    assert set(re.findall(r"[\w-]+", extra.split(":")[1])) - {"or"} == offered
+    assert named in offered
+
+
+def test_every_extra_that_is_advised_exists() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
+    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *python_files(*PACKAGES.values())]
+    advised = {name for path in documents for name in re.findall(r"rowpack\[([\w-]+)\]", path.read_text("utf-8"))}
+    assert {"openvino", "signing"} <= advised <= extras
 
 
 def test_ci_runs_the_test_command_as_it_stands() -> None:
