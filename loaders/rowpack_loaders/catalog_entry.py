@@ -70,6 +70,7 @@ def _file_digest(bundle: Bundle) -> str:
             "catalog_needs_trailer",
             "A catalog knows a file by the digest in its trailer, and the bundle has none",
             where=str(bundle.path),
+            found="no trailer" if trailer is None else "a trailer without it",
             expected="a trailer with a file_digest",
             remedy="Build the bundle again, or convert it with rowpack migrate",
         )

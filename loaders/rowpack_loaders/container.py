@@ -245,6 +245,8 @@ class Container:
                 "container_closed",
                 "The bundle was closed before this read",
                 where=str(self.path),
+                found="a closed bundle",
+                expected="an open one",
                 remedy="Keep the bundle open while it is in use",
             )
         return self._descriptor
@@ -290,7 +292,13 @@ def open_regular_file(path: Path) -> tuple[int, os.stat_result]:
     except OSError as error:
         raise _not_readable(path, error) from error
     except ValueError as error:  # a NUL character in the path
-        raise RowpackError("container_not_found", "There is no such bundle", where=repr(str(path))) from error
+        raise RowpackError(
+            "container_not_found",
+            "There is no such bundle",
+            where=repr(str(path)),
+            found="a path with a NUL character",
+            expected="the path of a bundle file",
+        ) from error
     try:
         opened = os.fstat(descriptor)
         _refuse_special_file(path, opened)

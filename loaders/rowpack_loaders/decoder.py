@@ -65,6 +65,7 @@ class Decoder:
                 "bundle_without_tokenizer",
                 "The bundle carries no tokenizer, so it takes and gives token ids only",
                 where=self.model.model_id,
+                found="no tokenizer",
                 expected=f"a section {TOKENIZER_SECTION}",
                 remedy="Give token ids, or build from a checkpoint with tokenizer.json",
             )

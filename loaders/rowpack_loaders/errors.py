@@ -7,7 +7,9 @@ what was found, what was needed, and what to do about it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+from rowpack_loaders.schema_data import error_codes
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,23 @@ class Problem:
         return f"{text} [{self.code}]"
 
 
+def with_remedy(problem: Problem) -> Problem:
+    """Return ``problem`` with the remedy that the table of codes has for it, where it has none of its own."""
+    if problem.remedy is not None:
+        return problem
+    try:
+        entry = error_codes().get(problem.code)
+    except OSError:  # such as no more open files: what is told must not be lost over it
+        return problem
+    return problem if entry is None else replace(problem, remedy=entry["remedy"])
+
+
 class RowpackError(Exception):
     """An error the user can cause and mend; the base of every error either package raises on purpose.
 
     ``problems`` holds every finding when several were collected before giving up; the first of them is the
-    error itself when no summary is given.
+    error itself when no summary is given. A problem without a remedy of its own gets that of its code;
+    a summary has none, for its problems say what to do.
     """
 
     def __init__(
@@ -61,8 +75,9 @@ class RowpackError(Exception):
         remedy: str | None = None,
         problems: Sequence[Problem] = (),
     ) -> None:
-        self.problem = Problem(code, message, where, found, expected, remedy)
-        self.problems: tuple[Problem, ...] = tuple(problems) or (self.problem,)
+        own = Problem(code, message, where, found, expected, remedy)
+        self.problem = own if problems else with_remedy(own)
+        self.problems: tuple[Problem, ...] = tuple(map(with_remedy, problems)) or (self.problem,)
         super().__init__(str(self))
 
     @property

@@ -109,7 +109,13 @@ def evaluate(
         if on_example is not None:
             on_example(len(results))
     if not results:
-        raise RowpackError("task_empty", "The task has no examples", where=str(task_path), expected="at least one line")
+        raise RowpackError(
+            "task_empty",
+            "The task has no examples",
+            where=str(task_path),
+            found="no filled line",
+            expected="at least one line",
+        )
     return EvaluationReport(
         bundle=str(decoder.bundle.path) if decoder.bundle else decoder.model.model_id,
         task=str(task_path),
@@ -129,8 +135,9 @@ def read_task(decoder: Decoder, task_path: str | os.PathLike[str]) -> Iterator[T
     except OSError as error:
         raise RowpackError(
             "task_not_readable",
-            f"The task cannot be read: {error.strerror}",
+            "The task cannot be read",
             where=str(path),
+            found=error.strerror or str(error),
             expected="a JSON Lines file",
         ) from error
 

@@ -86,6 +86,7 @@ def read_golden_vectors(decoder: Decoder) -> GoldenVectors:
             "golden_missing",
             "The bundle carries no golden vectors to test against",
             where=decoder.model.model_id,
+            found="no golden vectors",
             expected=f"a section {GOLDEN_SECTION}",
             remedy="Build the bundle without --no-verify",
         )

@@ -200,6 +200,7 @@ class Session:
             raise RowpackError(
                 "session_unusable",
                 "An earlier error left this session in the middle of a sequence",
+                found="a session after a failed run",
                 expected="reset() or restore() first",
                 remedy="Call reset() on the session",
             )

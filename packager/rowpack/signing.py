@@ -91,7 +91,11 @@ def _load_private_key(library: Any, path: Path, password: str | None) -> Any:
             if encrypted
             else "A password was given, and the key is not encrypted",
             where=str(path),
-            remedy="Name the environment variable that holds it with --key-password-env" if encrypted else None,
+            found=f"{'an encrypted' if encrypted else 'a plain'} key, {'no' if encrypted else 'a'} password",
+            expected="a password for an encrypted key, and none for another",
+            remedy="Name the environment variable that holds it with --key-password-env"
+            if encrypted
+            else "Leave --key-password-env out",
         ) from error
     except (ValueError, library.UnsupportedAlgorithm) as error:
         wrong = "a private key in PEM form" if password is None else "a private key in PEM form, and its password"

@@ -64,6 +64,7 @@ def test_a_refusal_is_text_for_people(install: Callable[[Run], None], capsys: py
         "     where:    embed\n"
         "     found:    [3]\n"
         "     expected: [4]\n"
+        "     remedy:   Check that config.json and weights belong together.\n"
     )
 
 

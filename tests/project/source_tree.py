@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,3 +42,10 @@ def python_files(*folders: Path) -> Iterator[Path]:
 def relative(path: Path) -> str:
     """Return ``path`` from the project's root, for messages."""
     return path.relative_to(ROOT).as_posix()
+
+
+def called_name(function: ast.expr) -> str:
+    """Return the last part of the name that a call is made by."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from source_tree import PACKAGES, ROOT, python_files, relative
+from source_tree import PACKAGES, ROOT, called_name, python_files, relative
 
 CODE = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 
@@ -67,13 +67,6 @@ class CodeCollector(ast.NodeVisitor):
                 self.carriers[function.name] = len(parameters) + 99
                 return True
         return False
-
-
-def called_name(function: ast.expr) -> str:
-    """Return the last part of the name that a call is made by."""
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
 
 
 def collect(sources: dict[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -73,6 +73,7 @@ def engine_load_failure(
             f"There is not enough memory for the {engine.name} engine",
             where=engine.section,
             found=reason[:400],
+            expected="memory for the engine, its states and caches",
             remedy="Free memory, or load the bundle with layout single",
         )
     return RowpackError(

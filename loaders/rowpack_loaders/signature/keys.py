@@ -105,8 +105,10 @@ def read_key_file(path: Path) -> bytes:
     except OSError as error:
         raise RowpackError(
             "signing_key_not_readable",
-            f"The key file cannot be read: {error.strerror}",
+            "The key file cannot be read",
             where=str(path),
+            found=error.strerror or str(error),
+            expected="a key file",
             remedy="Check the path and the permissions",
         ) from error
     if len(data) > KEY_LIMIT_BYTES:

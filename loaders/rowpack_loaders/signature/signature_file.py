@@ -113,12 +113,17 @@ def _read(path: Path) -> bytes:
             "signature_not_found",
             "There is no signature file",
             where=str(path),
+            found="nothing",
             expected="a detached signature, as rowpack sign writes it beside the bundle",
             remedy="Name it with --signature, or ask whoever published the bundle",
         ) from None
     except OSError as error:
         raise RowpackError(
-            "signature_not_readable", f"The signature file cannot be read: {error.strerror}", where=str(path)
+            "signature_not_readable",
+            "The signature file cannot be read",
+            where=str(path),
+            found=error.strerror or str(error),
+            expected="a detached signature",
         ) from error
     if len(data) > SIGNATURE_LIMIT_BYTES:
         raise RowpackError(

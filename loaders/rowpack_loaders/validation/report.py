@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rowpack_loaders.errors import Problem
-from rowpack_loaders.schema_data import error_codes
+from rowpack_loaders.errors import Problem, with_remedy
 
 
 @dataclass
@@ -70,9 +69,7 @@ class Report:
         """Take a finding in; its place is told relative to the bundle, its remedy is the code's where it has none."""
         if problem.where is not None:
             problem = replace(problem, where=problem.where.removeprefix(f"{self.path}: "))
-        if problem.remedy is None:
-            problem = replace(problem, remedy=error_codes()[problem.code]["remedy"])
-        told = ReportedProblem(problem, layer, is_warning)
+        told = ReportedProblem(with_remedy(problem), layer, is_warning)
         if told not in self.found:  # several rules stumble over one malformed part
             self.found.append(told)
 

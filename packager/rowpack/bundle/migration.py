@@ -94,6 +94,7 @@ def migrate(
                 "migration_not_needed",
                 "The bundle has a manifest already",
                 where=str(old),
+                found=f"a section {MANIFEST_SECTION}",
                 expected="a bundle from before the manifest",
                 remedy="Use it as it is; rowpack validate checks it",
             )
@@ -266,6 +267,7 @@ def _todays_names(bundle: Bundle) -> dict[str, str]:
                 where=str(bundle.path),
                 found=repr(stored),
                 expected="sections with names of their own, as rowpack inspect lists them",
+                remedy="Build the bundle again from its checkpoint",
             )
         names[name] = stored
     twins = case_twins(names)
@@ -275,6 +277,8 @@ def _todays_names(bundle: Bundle) -> dict[str, str]:
             "Two sections would differ only in case",
             where=str(bundle.path),
             found=" and ".join(twins),
+            expected="names that differ where upper and lower case are one",
+            remedy="Build the bundle again from its checkpoint",
         )
     return {name: names[name] for name in sorted(names, key=section_order)}
 
@@ -322,6 +326,7 @@ def _refuse_in_place(old: Path, new: Path) -> None:
             "migration_in_place",
             "The new bundle would replace the older one",
             where=str(new),
+            found="the older bundle itself",
             expected="another path",
             remedy="Name a new file, and remove the older one when the new one works",
         )

@@ -89,22 +89,26 @@ class OutputFile:
 
     def _translate(self, error: OSError) -> RowpackError:
         if error.errno in _FULL:
-            return self._full(str(error.strerror), None)
+            return self._full(str(error.strerror), "room for the whole output")
         if error.errno in _FORBIDDEN:
             return RowpackError(
                 "output_not_writable",
-                f"The output cannot be written: {error.strerror}",
+                "The output cannot be written",
                 where=str(self.target),
+                found=str(error.strerror),
+                expected="a folder that can be written to",
                 remedy="Choose a folder you may write to",
             )
         return RowpackError(
             "output_write_failed",
-            f"Writing the output failed: {error.strerror}",
+            "Writing the output failed",
             where=str(self.target),
+            found=str(error.strerror),
+            expected="a file that is written whole",
             remedy="Check the disk and the network share, then build again",
         )
 
-    def _full(self, found: str, expected: str | None) -> RowpackError:
+    def _full(self, found: str, expected: str) -> RowpackError:
         return RowpackError(
             "disk_full",
             "There is not enough space for the output",
@@ -198,6 +202,7 @@ def _check_target(target: Path) -> None:
             "output_is_directory",
             "The output path is a folder",
             where=str(target),
+            found="a folder",
             expected="the path of a file",
             remedy="Name the file inside the folder",
         )
@@ -206,13 +211,17 @@ def _check_target(target: Path) -> None:
             "output_not_a_file",
             "The output path is a device, FIFO or socket; it would be replaced by a file",
             where=str(target),
+            found="something that is no regular file",
             expected="a new path or a regular file",
+            remedy="Name a new file",
         )
     if not target.parent.is_dir():
         raise RowpackError(
             "output_folder_missing",
             "The folder of the output does not exist",
             where=str(target.parent),
+            found="a file" if target.parent.exists() else "nothing",
+            expected="a folder",
             remedy="Create the folder first",
         )
 

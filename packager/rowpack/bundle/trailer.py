@@ -45,5 +45,6 @@ def build_trailer(
             "The provenance is longer than readers take",
             found=f"{len(text)} bytes",
             expected=f"at most {TRAILER_LIMIT_BYTES} bytes",
+            remedy="Build from a checkpoint of fewer files, such as one whose weights are in fewer shards",
         )
     return text + struct.pack("<Q", len(text)) + TRAILER_MAGIC

@@ -53,6 +53,8 @@ class FileReader:
                 "the file cannot be read",
                 where=str(path),
                 found=error.strerror or str(error),
+                expected="a file that can be read",
+                remedy="Check its permissions and that its disk is there",
             ) from error
         if filled < byte_count:
             raise RowpackError(

@@ -127,6 +127,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_missing_tokenizer: bo
             "the file cannot be read",
             where=str(error.filename or folder),
             found=error.strerror or str(error),
+            expected="a file that can be read",
+            remedy="Check its permissions and that its disk is there",
         ) from error
 
 
@@ -158,6 +160,8 @@ def _require_folder(folder: Path) -> None:
             "checkpoint_not_found",
             "there is no such checkpoint folder",
             where=str(folder),
+            found="nothing",
+            expected="a folder with config.json, weights and a tokenizer",
             remedy="Give the path of a downloaded checkpoint; nothing is fetched from the network",
         )
     if not folder.is_dir():
@@ -167,7 +171,7 @@ def _require_folder(folder: Path) -> None:
             where=str(folder),
             found="a file",
             expected="a folder",
-            remedy="Give the folder that the file lies in" if folder.suffix else None,
+            remedy="Give the folder that the file lies in" if folder.suffix else "Give a folder with these files",
         )
 
 

@@ -21,7 +21,16 @@ def read_json_object(path: Path, problems: list[Problem]) -> dict[str, Any] | No
         content = path.read_bytes()
     except OSError as error:
         reason = error.strerror or str(error)
-        problems.append(Problem("checkpoint_unreadable", "the file cannot be read", where=str(path), found=reason))
+        problems.append(
+            Problem(
+                "checkpoint_unreadable",
+                "the file cannot be read",
+                where=str(path),
+                found=reason,
+                expected="a file that can be read",
+                remedy="Check its permissions and that its disk is there",
+            )
+        )
         return None
     if pointer is not None:
         problems.append(pointer)
@@ -45,6 +54,7 @@ def read_json_object(path: Path, problems: list[Problem]) -> dict[str, Any] | No
                 where=str(path),
                 found=type(value).__name__,
                 expected="an object",
+                remedy="Fetch the file again, or correct it: its text stands between { and }",
             )
         )
         return None

@@ -91,6 +91,8 @@ def compare_index_with_shards(
                     "tensor_not_in_index",
                     f"the index does not name tensor {name}; it is used all the same",
                     where=str(index.path.with_name(names_of_shards[0])),
+                    found="a tensor without an entry",
+                    expected="every tensor of a shard in the index",
                     remedy="Fetch the index again if the tensor should not be there",
                 )
             )

@@ -90,7 +90,16 @@ def _read(path: Path, reader: WeightFileReader, problems: list[Problem]) -> dict
         problems.append(pointer)
     except OSError as error:
         reason = error.strerror or str(error)
-        problems.append(Problem("checkpoint_unreadable", "the file cannot be read", where=str(path), found=reason))
+        problems.append(
+            Problem(
+                "checkpoint_unreadable",
+                "the file cannot be read",
+                where=str(path),
+                found=reason,
+                expected="a file that can be read",
+                remedy="Check its permissions and that its disk is there",
+            )
+        )
     return None
 
 
@@ -102,6 +111,8 @@ def _warn_of_strays(folder: Path, used: set[str], warnings: list[Problem]) -> No
                     "stray_safetensors",
                     "the file is not part of the checkpoint's weights and is left out",
                     where=str(path),
+                    found="a file that nothing names",
+                    expected="the files of the index, or one file without an index",
                     remedy="Remove it, or name it in the index if its tensors belong to the model",
                 )
             )

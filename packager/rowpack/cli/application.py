@@ -72,7 +72,8 @@ def explain(error: Exception) -> RowpackError:
         return RowpackError(
             "out_of_memory",
             "the system gave no more memory",
-            found=str(error) or None,
+            found=str(error) or "no memory left",
+            expected="memory for the whole command",
             remedy="Free memory, or use a machine with more",
         )
     if isinstance(error, OSError) and error.strerror is not None:
@@ -81,12 +82,14 @@ def explain(error: Exception) -> RowpackError:
             "the operating system refused a file operation",
             where=None if error.filename is None else str(error.filename),
             found=error.strerror,
+            expected="an operation that succeeds",
             remedy="Check the path, its permissions and the free space",
         )
     return RowpackError(
         "unexpected_error",
         "this should not happen and is a fault of rowpack",
         found=f"{type(error).__name__}: {error}",
+        expected="a result, or an error with a code of its own",
         remedy=f"Set {TRACEBACK_VARIABLE}=1 and run again to see where, and report it",
     )
 

@@ -34,7 +34,7 @@ def layout_in_words(decision: Fields) -> str:
     ``decision`` is the manifest's ``layout_decision``; a reason this version does not know is shown as it is.
     """
     reason = decision.text("reason")
-    words = f"{decision.text('layout')}: {_REASONS.get(reason, reason)}"
+    words = f"{decision.text('layout')}: {_reason_in_words(reason, decision)}"
     need = _weights_in_words(decision)
     budget, capacity = decision.optional_integer("budget_bytes"), decision.optional_integer("capacity_bytes")
     if budget is None or capacity is None:
@@ -46,6 +46,19 @@ def layout_in_words(decision: Fields) -> str:
         f"{words}; {need} against {format_bytes(budget)}, which is {percent} % of the "
         f"{format_bytes(capacity)} {_CAPACITY_SOURCES.get(source, source)}{f' ({device})' if device else ''}"
     )
+
+
+def _reason_in_words(reason: str, decision: Fields) -> str:
+    """Return the reason; what does not fit once is not told to be too much twice over."""
+    budget = decision.optional_integer("budget_bytes")
+    if reason == "does_not_fit" and budget is not None:
+        if decision.integer("copies") == 1:
+            return "the weights do not fit"
+        held = decision.optional_child("engine_weight_bytes")
+        once = None if held is None else held.optional_integer("decode")
+        if (decision.integer("weight_bytes") if once is None else once) > budget:
+            return "the weights do not fit, not even once"
+    return _REASONS.get(reason, reason)
 
 
 def _weights_in_words(decision: Fields) -> str:

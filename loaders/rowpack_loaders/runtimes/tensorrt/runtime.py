@@ -203,5 +203,6 @@ def _out_of_memory(what: str, where: str, found: str) -> RowpackError:
         f"There is not enough memory on the GPU for {what}",
         where=where,
         found=found[:300],
+        expected="memory for the engine, its states and caches",
         remedy="Free memory, or load the bundle with layout single",
     )

@@ -65,7 +65,9 @@ def read_password(variable: str | None) -> str | None:
             "unusable_arguments",
             "the environment variable of the password is not set",
             where="--key-password-env",
-            found=variable,
+            found=f"no variable {variable}",
+            expected="the name of a variable that is set",
+            remedy=f"Set {variable}, or leave --key-password-env out for a key without a password",
         )
     return password
 

@@ -50,7 +50,12 @@ def run(arguments: Namespace, console: Console) -> int:
         paths = expand_patterns(arguments.bundles)
         if arguments.json and arguments.report != TEXT:
             raise RowpackError(
-                "unusable_arguments", "--json and --report each ask for a form of the result", expected="one of them"
+                "unusable_arguments",
+                "--json and --report each ask for a form of the result",
+                where="--report",
+                found=f"--json and --report {arguments.report}",
+                expected="one of them",
+                remedy="Leave one of them out",
             )
     reports: list[Report] = []
     for path in paths:

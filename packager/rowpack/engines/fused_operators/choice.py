@@ -64,6 +64,7 @@ def check_lowering(lowering: str) -> None:
             where="--lowering",
             found=repr(lowering),
             expected=", ".join(LOWERINGS),
+            remedy="Name one of these, or leave --lowering out.",
         )
 
 
