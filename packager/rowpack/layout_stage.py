@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,8 +10,9 @@ from rowpack.engine_stage import EngineGraphs
 from rowpack.engines.backend import Backend, BuiltEngine
 from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.gate import UNKNOWN_CAPACITY, LayoutDecision, WeightNeed, decide_layout
-from rowpack.host_need import HostMemoryNeed, host_memory_need
+from rowpack.host_need import HostMemoryNeed
 from rowpack.model_preparation import BuildRequest, PreparedModel
+from rowpack.weights import largest_piece_bytes
 from rowpack_loaders.compatibility.memory_need import MemoryNeed
 from rowpack_loaders.errors import Problem, RowpackError
 
@@ -98,12 +98,12 @@ def build_memory_need(
     graphs: EngineGraphs,
 ) -> HostMemoryNeed:
     """Return what the build of these graphs will take of this machine's memory."""
-    from rowpack.graph.constants import constant_bytes
+    from rowpack.graph.constants import constant_bytes, largest_packed_bytes
     from rowpack.graph.live_activations import live_activation_bytes
     from rowpack.surgery.row_count import CACHE_ROWS, ROWS
 
-    largest = max(4 * math.prod(placed.spec.shape) for placed in prepared.plan.tensors)
     private = max(constant_bytes(graph).packed for graph in graphs.by_role.values())
+    packing = max(largest_packed_bytes(graph) for graph in graphs.by_role.values())
     if prepared.precision in _HALVES:
         private = 2 * prepared.plan.tensor_bytes
     if backend.weights_in_bundle and not backend.shares_weights(prepared.precision):
@@ -111,12 +111,14 @@ def build_memory_need(
         private = max(private, decision.weights.engine_bytes[DECODE])
     # The longest smoke prompt: a chunk after a chunk.
     sizes = {ROWS: request.prefill_rows, CACHE_ROWS: min(request.prefill_rows, prepared.max_cache_length)}
-    return host_memory_need(
-        largest_tensor_bytes=largest,
+    return HostMemoryNeed(
+        node_count=sum(len(graph.graph.node) for graph in (graphs.exported, *graphs.by_role.values())),
+        piece_bytes=largest_piece_bytes(prepared.plan),
         builder_bytes=backend.builder_memory_bytes(
             prepared.plan.tensor_bytes, max(len(graph.graph.node) for graph in graphs.by_role.values())
         ),
         private_weight_bytes=private,
+        packing_bytes=packing,
         session_count=2 if decision.layout == "split" and not graphs.prefill_serves_decode else 1,
         live_activation_bytes=max(live_activation_bytes(graph, sizes) for graph in graphs.by_role.values()),
         verify=request.verify,

@@ -7,6 +7,7 @@ from functools import cache
 
 from rowpack.bundle.writer import BundleWriter
 from rowpack.checkpoint import Checkpoint
+from rowpack.disk_need import DiskNeed, disk_need
 from rowpack.engines.backend import Backend
 from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.fitting_builds import OtherBuild, builds_of, fitting_on_device, fitting_on_host
@@ -38,14 +39,16 @@ def announce_needs(
 
     @cache
     def builds() -> Sequence[OtherBuild]:
-        return list(builds_of(checkpoint, prepared, backend))
+        return list(builds_of(checkpoint, prepared, backend, request))
 
     device_bytes = device_memory_bytes(decision, prepared)
-    progress.note(_of_this_machine(need, available_bytes, prepared.plan.section_bytes))
+    disk = disk_need(request, prepared, backend, decision)
+    progress.note(_of_this_machine(need, available_bytes, disk))
     progress.note(_of_the_device(device_bytes, decision, prepared))
     capacity = decision.capacity.byte_count
     if capacity is not None and device_bytes > capacity:
-        fitting = fitting_on_device(builds(), request, prepared.max_cache_length, capacity)
+        pair_bytes = decision.weights.needed_bytes if decision.layout == "split" else None
+        fitting = fitting_on_device(builds(), request, prepared.max_cache_length, capacity, pair_bytes=pair_bytes)
         progress.warning(_too_small(decision, device_bytes, capacity, fitting))
     split = decision.layout == "split"
     _raise_all(
@@ -58,7 +61,7 @@ def announce_needs(
                     builds(), request, need, split=split, available_bytes=available
                 ),
             ),
-            lambda: writer.check_free_space(prepared.plan.section_bytes),
+            lambda: writer.check_free_space(disk.byte_count),
         ]
     )
 
@@ -75,12 +78,9 @@ def device_memory_bytes(decision: LayoutDecision, prepared: PreparedModel) -> in
     return held + STATE_BUFFERS * model.state_bytes + caches
 
 
-def _of_this_machine(need: HostMemoryNeed, available_bytes: int | None, written_bytes: int) -> str:
+def _of_this_machine(need: HostMemoryNeed, available_bytes: int | None, disk: DiskNeed) -> str:
     here = "" if available_bytes is None else f" ({format_bytes(available_bytes)} available)"
-    return (
-        f"this machine: about {format_bytes(need.byte_count)} of memory{here}, most for {need.stage}; "
-        f"{format_bytes(written_bytes)} of weights to write"
-    )
+    return f"this machine: about {format_bytes(need.byte_count)} of memory{here}, most for {need.stage}; {disk}"
 
 
 def _of_the_device(device_bytes: int, decision: LayoutDecision, prepared: PreparedModel) -> str:

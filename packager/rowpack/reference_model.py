@@ -20,7 +20,7 @@ from rowpack.export import export_graph
 from rowpack.integer_quantization import dequantized, multiplied_names, quantized_names
 from rowpack.model_preparation import PreparedModel
 from rowpack.progress import Progress
-from rowpack.weights import plan_weights, stream_weights
+from rowpack.weights import WeightPlan, plan_weights, stream_weights
 from rowpack_loaders.mapped_section import MappedSection
 
 if TYPE_CHECKING:
@@ -45,6 +45,13 @@ class ReferenceModel:
         return mapped_section(self.weights.path, self.weights.offset_bytes, self.weights.length_bytes)
 
 
+def reference_weights(prepared: PreparedModel) -> WeightPlan | None:
+    """Return the plan of the weights that the reference needs for itself; None where it has those of the bundle."""
+    if not any(quantized_names(prepared.model)):
+        return None
+    return plan_weights(dequantized(prepared.model).weights)
+
+
 @contextmanager
 def reference_model(
     prepared: PreparedModel,
@@ -60,14 +67,14 @@ def reference_model(
     """
     from rowpack.graph.model import serialize
 
-    if not any(quantized_names(prepared.model)):
+    plan = reference_weights(prepared)
+    if plan is None:
         yield ReferenceModel(serialize(exported), weights)
         return
-    model = dequantized(prepared.model)
-    plan = plan_weights(model.weights)
     with ExitStack() as kept:
         with progress.stage("reference", "weights that the quantised ones stand for", plan.section_bytes) as stage:
             pieces = counted(stream_weights(plan, checkpoint), stage)
             written = kept.enter_context(scratch_file(target, pieces, plan.section_bytes, "reference"))
+        model = dequantized(prepared.model)
         graph = export_graph(model, plan, prepared.precision, eight_bit_rows=list(multiplied_names(prepared.model)))
         yield ReferenceModel(serialize(graph), written)

@@ -89,6 +89,15 @@ def stream_weights(plan: WeightPlan, reader: RowReader) -> Iterator[bytes | memo
                 yield stored_values(_converted(placed.spec, source, rows), placed.spec.dtype).data
 
 
+def largest_piece_bytes(plan: WeightPlan) -> int:
+    """Return the bytes of the largest piece in float32, of whatever tensor."""
+    return max(
+        4 * math.prod(source.shape[1:]) * min(source.shape[0], _rows_of_a_piece(source))
+        for placed in plan.tensors
+        for source in placed.spec.sources
+    )
+
+
 def read_weights(plan: WeightPlan, reader: RowReader) -> Mapping[str, np.ndarray[Any, Any]]:
     """Return every tensor in memory; for small models and tests only."""
     tensors = {}
@@ -102,10 +111,13 @@ def read_weights(plan: WeightPlan, reader: RowReader) -> Mapping[str, np.ndarray
 
 def _pieces(source: WeightSource, reader: RowReader) -> Iterator[np.ndarray[Any, Any]]:
     """Yield the source's rows in pieces of about PIECE_BYTES float32 bytes."""
-    row_bytes = 4 * math.prod(source.shape[1:])
-    step = max(1, PIECE_BYTES // max(row_bytes, 1))
+    step = _rows_of_a_piece(source)
     for start in range(0, source.shape[0], step):
         yield reader.read_rows(source.tensor, start, min(start + step, source.shape[0]))
+
+
+def _rows_of_a_piece(source: WeightSource) -> int:
+    return max(1, PIECE_BYTES // max(4 * math.prod(source.shape[1:]), 1))
 
 
 def _converted(spec: WeightSpec, source: WeightSource, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -106,7 +106,8 @@ def test_a_split_bundle_is_barely_larger_than_a_single_one(build_bundle: BuildBu
         build_bundle(QWEN_CHECKPOINT, f"{layout}.bundle", decoder_engine_layout=layout, verify=False).stat().st_size
         for layout in ("split", "single")
     ]
-    assert sizes[0] <= 1.03 * sizes[1]
+    # tests/memory/test_published_graphs.py has published shapes with small weights, where the bar is meant.
+    assert sizes[0] <= 1.02 * sizes[1]
 
 
 def test_the_onnx_sections_hold_no_weights_and_refer_to_the_weight_section(build_bundle: BuildBundle) -> None:

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published_checkpoints import published_checkpoint
 
 from rowpack import BuildRequest, build
-from rowpack.checkpoint import Checkpoint, TensorInfo
-from rowpack.families import find_family
 from rowpack.model_preparation import prepare_model
 from rowpack.synthesis.published_shapes import published_config
-from rowpack.synthesis.synthesize import text_tensors_of
 from rowpack_loaders import RowpackError
 from rowpack_loaders.errors import Problem
 
@@ -148,24 +146,7 @@ def problems_of(shape: str, *, tensors: Mapping[str, tuple[int, ...]] | None = N
 
     ``tensors`` are tensors of the checkpoint with other shapes than published.
     """
-    config = published_config(shape)
-    family = find_family(config)
-    text = {**family.text_config(config), **values}
-    needed = family.describe(config, [tensor.name for tensor in text_tensors_of(shape)], "fp32", 1).required_tensors
-    checkpoint = Checkpoint(
-        path=Path("checkpoint"),
-        config={**config, "text_config": text} if "text_config" in config else text,
-        generation_config=None,
-        tokenizer_config=None,
-        tokenizer_files={},
-        tensors={
-            name: TensorInfo(name=name, dtype="BF16", shape=extents, byte_count=0, file="model.safetensors")
-            for name, extents in {**needed, **(tensors or {})}.items()
-        },
-        input_files=[],
-        warnings=[],
-        _stored={},
-    )
+    checkpoint = published_checkpoint(shape, tensors=tensors, **values)
     with pytest.raises(RowpackError) as caught:
         prepare_model(checkpoint, BuildRequest(Path("checkpoint"), Path("x.bundle")))
     return list(caught.value.problems)

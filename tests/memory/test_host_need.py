@@ -10,12 +10,24 @@ from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
+from published_checkpoints import published_checkpoint
 
 from rowpack import BuildRequest, build
 from rowpack import build_stages as stages
+from rowpack.checkpoint import open_checkpoint
 from rowpack.graph.live_activations import live_activation_bytes
-from rowpack.host_need import ARENA_FACTOR, PROCESS_BYTES, HostMemoryNeed, check_host_memory, host_memory_need
+from rowpack.host_need import (
+    ARENA_FACTOR,
+    NODE_BYTES,
+    PIECES_HELD,
+    PROCESS_BYTES,
+    SESSIONS_BYTES,
+    HostMemoryNeed,
+    check_host_memory,
+)
 from rowpack.memory_sampler import MemorySampler
+from rowpack.model_preparation import prepare_model
+from rowpack.weights import PIECE_BYTES, largest_piece_bytes
 from rowpack_loaders import RowpackError
 
 GB = 10**9
@@ -24,28 +36,39 @@ GB = 10**9
 def need(**changes: Any) -> HostMemoryNeed:
     """Return the need of a build of a 9B model for plans, with ``changes``."""
     facts: dict[str, Any] = {
-        "largest_tensor_bytes": 4 * GB,
+        "node_count": 1000,
+        "piece_bytes": 16 * 10**6,
         "builder_bytes": 18 * GB,
         "private_weight_bytes": 36 * GB,
+        "packing_bytes": 0,
         "session_count": 2,
         "live_activation_bytes": 0,
         "verify": True,
     }
-    return host_memory_need(**{**facts, **changes})
+    return HostMemoryNeed(**{**facts, **changes})
+
+
+PROCESS = PROCESS_BYTES + 1000 * NODE_BYTES
 
 
 def test_the_hungriest_stage_counts() -> None:
-    assert (need().stage, need().byte_count) == ("verify", PROCESS_BYTES + 2 * 36 * GB)
-    assert (need(verify=False).stage, need(verify=False).byte_count) == ("engines", PROCESS_BYTES + 18 * GB)
+    assert (need().stage, need().byte_count) == ("verify", PROCESS + SESSIONS_BYTES + 2 * 36 * GB)
+    assert (need(verify=False).stage, need(verify=False).byte_count) == ("engines", PROCESS + 18 * GB)
     small = need(verify=False, builder_bytes=0)
-    assert (small.stage, small.byte_count) == ("weights", PROCESS_BYTES + 4 * GB)
+    assert (small.stage, small.byte_count) == ("weights", PROCESS + PIECES_HELD * 16 * 10**6)
     # Weights that are mapped and not widened cost nothing that could not be taken back.
-    assert need(private_weight_bytes=0, builder_bytes=0).stage == "weights"
+    mapped = need(private_weight_bytes=0, builder_bytes=0)
+    assert (mapped.stage, mapped.byte_count) == ("verify", PROCESS + SESSIONS_BYTES)
+    packed = need(session_count=1, private_weight_bytes=GB, packing_bytes=GB // 4, builder_bytes=0)
+    assert packed.byte_count == PROCESS + SESSIONS_BYTES + GB + GB // 4
 
 
 def test_activations_count_where_chunks_are_run() -> None:
-    chunks = need(private_weight_bytes=0, builder_bytes=0, largest_tensor_bytes=0, live_activation_bytes=100 * 10**6)
-    assert (chunks.stage, chunks.byte_count) == ("verify", PROCESS_BYTES + ARENA_FACTOR * 100 * 10**6)
+    chunks = need(private_weight_bytes=0, builder_bytes=0, piece_bytes=0, live_activation_bytes=100 * 10**6)
+    assert (chunks.stage, chunks.byte_count) == (
+        "verify",
+        PROCESS + SESSIONS_BYTES + ARENA_FACTOR * 100 * 10**6,
+    )
     assert need(verify=False, live_activation_bytes=GB).stages == need(verify=False).stages
 
 
@@ -83,6 +106,24 @@ def test_a_build_that_cannot_fit_is_refused_unless_told_to_try() -> None:
         check_host_memory(wanted, wanted.byte_count - 1, override=False)
     assert caught.value.code == "host_memory_insufficient"
     assert "--ignore-host-memory" in str(caught.value.problem.remedy)
+
+
+@pytest.mark.parametrize("shape", ["qwen3_5-0.8b", "qwen3_5-27b", "rwkv4-14b"])
+@pytest.mark.parametrize("quantization", [None, "int4"])
+def test_a_tensor_counts_by_its_pieces(shape: str, quantization: str | None, tmp_path: Path) -> None:
+    """The embedding of 27B takes 5 GB in float32, and its build no more than that of a tenth of it."""
+    checkpoint = published_checkpoint(shape)
+    wanted = BuildRequest(tmp_path, tmp_path / "x.bundle", quantization=quantization)
+    plan = prepare_model(checkpoint, wanted).plan
+    assert max(tensor.byte_count for tensor in plan.tensors) > 2 * PIECE_BYTES
+    assert PIECE_BYTES // 2 < largest_piece_bytes(plan) <= PIECE_BYTES
+
+
+def test_pieces_of_small_tensors_are_small(rwkv_checkpoint: Path, tmp_path: Path) -> None:
+    with open_checkpoint(rwkv_checkpoint) as checkpoint:
+        plan = prepare_model(checkpoint, request(rwkv_checkpoint, tmp_path / "x.bundle")).plan
+        largest = max(info.byte_count for info in checkpoint.tensors.values())
+    assert largest_piece_bytes(plan) == 2 * largest
 
 
 def request(rwkv_checkpoint: Path, path: Path, **changes: Any) -> BuildRequest:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from published_checkpoints import published_checkpoint
+
+from rowpack import BuildRequest
 from rowpack.engine_stage import engine_graphs
 from rowpack.engines.io_contract import DECODE, PREFILL, check_contract, check_pair
 from rowpack.export import export_graph
 from rowpack.families import find_family
 from rowpack.graph.constants import constant_bytes
 from rowpack.graph.model import serialize
+from rowpack.model_preparation import prepare_model
 from rowpack.surgery.graph_form import FREE_CACHE
 from rowpack.synthesis.published_shapes import PUBLISHED_SHAPES, published_config
 from rowpack.synthesis.synthesize import text_tensors_of
@@ -32,3 +37,18 @@ def test_a_published_size_becomes_a_pair_of_engines(shape: str) -> None:
         assert len(serialize(graph)) < LARGEST_GRAPH_BYTES, role
         # Both engines use every weight there is, from the one section.
         assert constant_bytes(graph).external == plan.tensor_bytes, role
+
+
+@pytest.mark.parametrize(("shape", "quantization"), [("rwkv4-169m", "int4"), ("qwen3_5-0.8b", "int4")])
+def test_a_prefill_engine_adds_hardly_a_byte(shape: str, quantization: str, tmp_path: Path) -> None:
+    """The smallest models in the smallest type have most graph for their weights: at most 2 % more than single."""
+    checkpoint = published_checkpoint(shape)
+    wanted = BuildRequest(
+        tmp_path, tmp_path / "x.bundle", quantization=quantization, embedding_quantization=quantization
+    )
+    prepared = prepare_model(checkpoint, wanted)
+    exported = export_graph(prepared.model, prepared.plan, prepared.precision)
+    graphs = engine_graphs(exported, wanted.prefill_rows, FREE_CACHE, split=True).by_role
+    single = prepared.plan.section_bytes + len(serialize(graphs[DECODE]))
+    split = single + len(serialize(graphs[PREFILL]))
+    assert single < split <= 1.02 * single
