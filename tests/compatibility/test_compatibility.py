@@ -156,6 +156,9 @@ def test_a_gpu_has_products_in_the_precision(
 
     report = check_bundle(plan_bundle(change), replace(CARD, compute_capability=capability))
     assert codes(report) == ([] if fits else ["target_precision_unsupported"])
+    # Another precision leaves the projections in the type that the GPU lacks.
+    remedy = "Build with --precision fp16" if quantization is None else "Build without --quantization"
+    assert [problem.remedy for problem in report.reasons] == ([] if fits else [remedy])
 
 
 def test_the_processor_does_not_run_bfloat16(onnx_bundle: MakeBundle) -> None:

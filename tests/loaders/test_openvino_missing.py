@@ -31,6 +31,7 @@ def test_a_load_names_the_extra(rwkv_checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(RowpackError) as refused:
         load(path, runtime="openvino")
     assert refused.value.code == "runtime_not_installed"
+    assert refused.value.problem.remedy == "pip install 'rowpack[openvino]'"
 
 
 @pytest.mark.usefixtures("without_openvino")

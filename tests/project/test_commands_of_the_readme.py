@@ -14,6 +14,7 @@ import pytest
 from source_tree import PACKAGES, ROOT, python_files
 
 from rowpack.cli.parser import make_parser
+from rowpack_loaders.runtimes import INSTALLED_BY
 
 DEMO = "bash scripts/demo"
 TEST = "bash scripts/test"
@@ -43,10 +44,17 @@ def test_the_readme_installs_what_the_project_offers() -> None:
 
 
 def test_every_extra_that_is_advised_exists() -> None:
-    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = set(project["optional-dependencies"])
     documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *python_files(*PACKAGES.values())]
     advised = {name for path in documents for name in re.findall(r"rowpack\[([\w-]+)\]", path.read_text("utf-8"))}
     assert {"openvino", "signing"} <= advised <= extras
+    for backend, installed in INSTALLED_BY.items():
+        extra = re.fullmatch(r"'rowpack\[([\w-]+)\]'", installed)
+        if extra is None:
+            assert any(name.startswith(f"{installed}>=") for name in project["dependencies"]), backend
+        else:
+            assert extra[1] in extras, backend
 
 
 def test_ci_runs_the_test_command_as_it_stands() -> None:

@@ -12,9 +12,9 @@ from rowpack_loaders.compatibility.engine_needs import ANY, EngineNeeds
 from rowpack_loaders.compatibility.target import Target, version_numbers
 from rowpack_loaders.errors import Problem
 from rowpack_loaders.manifest import MANIFEST_SECTION
+from rowpack_loaders.runtimes import INSTALLED_BY
 
 PRODUCTS = {"ort": "onnxruntime", "openvino": "openvino", "trt": "tensorrt", "trt_rtx": "tensorrt-rtx"}
-EXTRAS = {"ort": "ort", "openvino": "openvino", "trt": "trt", "trt_rtx": "trt-rtx"}
 
 OLDEST_ONNX_RUNTIME = (1, 23)
 """The oldest ONNX Runtime the loader is used with."""
@@ -235,7 +235,7 @@ def precision(question: Question) -> Iterator[Answer]:
             where=where,
             found=f"compute capability {found}",
             expected=f"{word}, from compute capability {oldest[0]}.{oldest[1]} on",
-            remedy="Build with --precision fp16",
+            remedy="Build with --precision fp16" if question.quantization is None else "Build without --quantization",
         )
 
 
@@ -312,7 +312,7 @@ def _capability_remedy(engine: EngineNeeds, capability: str) -> str:
 
 def _install_remedy(engine: EngineNeeds) -> str:
     if engine.backend in ("ort", "openvino"):
-        return f"pip install --upgrade 'rowpack[{EXTRAS[engine.backend]}]'"
+        return f"pip install --upgrade {INSTALLED_BY[engine.backend]}"
     product = PRODUCTS.get(engine.backend, engine.backend)
     return f"pip install {product}=={engine.backend_version}, or build the bundle again with the target's version"
 

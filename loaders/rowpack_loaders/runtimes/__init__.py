@@ -102,6 +102,14 @@ RUNTIMES = {
     "trt_rtx": RuntimeEntry("rowpack_loaders.runtimes.tensorrt", "TensorRtxRuntime", on_gpu=True),
 }
 
+INSTALLED_BY = {
+    "ort": "onnxruntime",
+    "openvino": "'rowpack[openvino]'",
+    "trt": "'rowpack[trt]'",
+    "trt_rtx": "'rowpack[trt-rtx]'",
+}
+"""What brings each runtime's library, as ``pip install`` takes it."""
+
 
 def load_runtime(
     backend: str,
@@ -151,6 +159,6 @@ def load_runtime(
             f"The inference library of backend {backend!r} cannot be imported",
             found=str(error),
             expected="an installed library",
-            remedy="Install rowpack with the extra of that backend",
+            remedy=f"pip install {INSTALLED_BY[backend]}",
         ) from error
     return runtime
