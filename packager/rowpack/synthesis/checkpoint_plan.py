@@ -6,7 +6,7 @@ A configuration is read by the family that would build it, so what is refused he
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rowpack.families import find_family
@@ -38,6 +38,9 @@ _TEXT_END_ID = 248044
 
 _LARGEST_SIZE = 2**63 - 1
 """Of one number: a file of the checkpoint could not count more, and a product of such still fits a float."""
+
+
+_REMEDY = "Correct the value, or start from the config.json of a published model."
 
 
 @dataclass(frozen=True)
@@ -191,24 +194,22 @@ def _refuse_options_of_qwen(layout: Layout | None, include_visual: bool, include
 
 
 def _bad_value(where: str, found: object, expected: str) -> Problem:
-    return Problem(
-        "config_value",
-        "no checkpoint can be made with this value",
-        where,
-        repr(found),
-        expected,
-        "Correct the value, or start from the config.json of a published model.",
-    )
+    return Problem("config_value", "no checkpoint can be made with this value", where, repr(found), expected, _REMEDY)
 
 
 def _bad_config(problems: list[Problem]) -> RowpackError:
-    first = problems[0]
+    """Return the error for values that cannot be: one as it stands, or several in one report."""
+    message = "no checkpoint can be made from this configuration"
+    # What reads a config for a build advises to look at the weights too; here are none.
+    advised = [replace(problem, remedy=_REMEDY) for problem in problems]
+    if len(advised) > 1:
+        return RowpackError.from_problems("bad_shape_config", message, advised)
+    (value,) = advised
     return RowpackError(
         "bad_shape_config",
-        "no checkpoint can be made from this configuration",
-        where=first.where,
-        found=first.found,
-        expected=first.expected,
-        remedy="Correct the value, or start from the config.json of a published model.",
-        problems=problems,
+        message,
+        where=value.where,
+        found=value.found,
+        expected=value.expected,
+        remedy=value.remedy,
     )
