@@ -172,3 +172,49 @@ def test_a_left_operand_is_read_where_it_is_mapped(tmp_path: Path) -> None:
     request.infer(share_outputs=True)
     assert (request.get_tensor("y").data == size).all()
     assert private_bytes() - before < mapped.nbytes // 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("attributes", "has_bias", "expected"),
+    [
+        ({}, False, []),
+        ({"alpha": 1.0, "beta": 0.5}, False, []),
+        ({"alpha": 2.0}, False, ["Add", "Multiply", "Multiply"]),
+        ({}, True, ["Add", "Multiply", "Multiply"]),
+    ],
+)
+def test_a_gemm_is_read_without_the_factor_that_changes_nothing(
+    dtype: str, attributes: dict[str, float], has_bias: bool, expected: list[str]
+) -> None:
+    """Folding a factor of one into the weights takes the plugin a copy of them, and in bfloat16 very long."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    from rowpack_loaders.runtimes.openvino.graph_reading import read_graph
+    from rowpack_loaders.runtimes.openvino.library import import_openvino
+
+    element = TensorProto.BFLOAT16 if dtype == "bfloat16" else TensorProto.FLOAT
+    tensors = [
+        helper.make_tensor_value_info(name, element, shape) for name, shape in {"x": [2, 3], "w": [5, 3]}.items()
+    ]
+    initializers = [numpy_helper.from_array(np.ones(5, np.float32), "bias")] if has_bias else []
+    if has_bias and element != TensorProto.FLOAT:
+        initializers = [helper.make_tensor("bias", element, [5], [1.0] * 5)]
+    names = ["x", "w", "bias"] if has_bias else ["x", "w"]
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", names, ["y"], transB=1, **attributes)],
+        "gemm",
+        tensors,
+        [helper.make_tensor_value_info("y", element, [2, 5])],
+        initializers,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    core = import_openvino().Core()
+    read = read_graph(core, model.SerializeToString(), {}, where="gemm")
+    kinds = [node.get_type_name() for node in read.get_ordered_ops()]
+    assert sorted(kind for kind in kinds if kind in ("Add", "Multiply")) == expected
+    assert {name for output in read.outputs for name in output.get_names()} == {"y"}
+    x, w = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(15, dtype=np.float32).reshape(5, 3)
+    if dtype == "float32":
+        (found,) = core.compile_model(read, "CPU")({"x": x, "w": w}).values()
+        assert np.array_equal(found, attributes.get("alpha", 1.0) * (x @ w.T) + (1.0 if has_bias else 0.0))
