@@ -25,7 +25,6 @@ from rowpack.surgery.delta_rule_row import delta_rule_row
 from rowpack.surgery.group_query_attention import group_query_attention
 from rowpack.surgery.linear_attention import linear_attention
 from rowpack.surgery.mixer_replacement import Lowering
-from rowpack.surgery.residual_norm import skip_simplified_layer_normalization
 
 Array = np.ndarray[Any, Any]
 EPSILON = 1e-6
@@ -84,25 +83,25 @@ def lowering_cases(config: Mapping[str, Any], row_counts: Sequence[int], cached_
         yield _convolution(config, rows)
         yield _attention(config, rows, cached_rows)
         yield _gated_norm(config, rows)
-        yield _residual_norm(config, rows)
 
 
-def _normal(*shape: int) -> Array:
+def normal(*shape: int) -> Array:
+    """Return float32 values of the standard normal distribution, the same for the same shape."""
     return np.random.default_rng(list(shape)).standard_normal(shape).astype(np.float32)
 
 
 def _delta_rule(config: Mapping[str, Any], rows: int) -> LoweringCase:
     key_heads, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
     key, value = config["linear_key_head_dim"], config["linear_value_head_dim"]
-    keys = _normal(rows, key_heads, key)
+    keys = normal(rows, key_heads, key)
     unit = (keys / np.linalg.norm(keys, axis=-1, keepdims=True)).reshape(rows, -1)
     inputs = {
         "q": unit[::-1].copy() * np.float32(key**-0.5),
         "k": unit,
-        "v": _normal(rows, heads * value),
-        "decay": -np.exp(_normal(rows, heads) - 2),
-        "beta": (1 / (1 + np.exp(_normal(rows, heads)))).astype(np.float32),
-        "state": _normal(heads, key, value),
+        "v": normal(rows, heads * value),
+        "decay": -np.exp(normal(rows, heads) - 2),
+        "beta": (1 / (1 + np.exp(normal(rows, heads)))).astype(np.float32),
+        "state": normal(heads, key, value),
     }
     extent: int | str = 1 if rows == 1 else "rows"
     return LoweringCase(
@@ -129,9 +128,9 @@ def _convolution(config: Mapping[str, Any], rows: int) -> LoweringCase:
     return LoweringCase(
         "convolution",
         rows,
-        {"x": _normal(rows, channels), "state": _normal(channels, columns)},
+        {"x": normal(rows, channels), "state": normal(channels, columns)},
         frozenset({"x"}),
-        {"weight": _normal(channels, columns)},
+        {"weight": normal(channels, columns)},
         {"out": [extent, channels], "present": [channels, columns]},
         {
             "plain": causal_conv_row if rows == 1 else causal_conv_chunk,
@@ -147,11 +146,11 @@ def _attention(config: Mapping[str, Any], rows: int, cached_rows: int) -> Loweri
     mask = np.zeros((rows, cached_rows + rows), np.float32)
     mask[:, cached_rows:] = np.triu(np.full((rows, rows), -1e4, np.float32), 1)
     inputs = {
-        "q": _normal(rows, query),
-        "k": _normal(rows, kv),
-        "v": _normal(rows, kv),
-        "cache_k": _normal(cached_rows, kv),
-        "cache_v": _normal(cached_rows, kv),
+        "q": normal(rows, query),
+        "k": normal(rows, kv),
+        "v": normal(rows, kv),
+        "cache_k": normal(cached_rows, kv),
+        "cache_v": normal(cached_rows, kv),
         "mask": mask,
     }
     extent: int | str = 1 if rows == 1 else "rows"
@@ -176,34 +175,13 @@ def _gated_norm(config: Mapping[str, Any], rows: int) -> LoweringCase:
     return LoweringCase(
         "gated norm",
         rows,
-        {"x": _normal(rows, width), "gate": _normal(rows, width)},
+        {"x": normal(rows, width), "gate": normal(rows, width)},
         frozenset({"x", "gate"}),
-        {"weight": _normal(config["linear_value_head_dim"])},
+        {"weight": normal(config["linear_value_head_dim"])},
         {"out": [extent, width]},
         {"plain": _plain_gated_norm, "GatedRMSNorm": _gated_rms_norm},
         {},
     )
-
-
-def _residual_norm(config: Mapping[str, Any], rows: int) -> LoweringCase:
-    width = config["hidden_size"]
-    extent: int | str = 1 if rows == 1 else "rows"
-    return LoweringCase(
-        "residual sum and norm",
-        rows,
-        {"x": _normal(rows, width), "skip": _normal(width, rows).T.copy()},
-        frozenset({"x", "skip"}),
-        {"weight": _normal(width)},
-        {"normed": [extent, width], "sum": [extent, width]},
-        {"plain": _plain_residual_norm, "SkipSimplifiedLayerNormalization": skip_simplified_layer_normalization},
-        {"epsilon": EPSILON},
-    )
-
-
-def _plain_residual_norm(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
-    x, skip, weight = inputs
-    total = emitter.op("Add", [x, skip], "sum")
-    return [rms_norm(emitter, total, weight, EPSILON), total]
 
 
 def _gated_delta_net(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:

@@ -26,6 +26,7 @@ import numpy as np
 from lowering_cases import PLAIN_ROWS, LoweringCase, lowering_cases
 from markdown_table import markdown_table, with_ratio
 from measured_machine import describe_machine, rowpack_version
+from pattern_cases import pattern_cases
 
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 
@@ -38,6 +39,12 @@ OPERATORS = (
     "GroupQueryAttention",
     "GatedRMSNorm",
     "SkipSimplifiedLayerNormalization",
+    "RMSNormalization",
+    "QuickGelu",
+    "ScaledSiLU",
+    "Softplus",
+    "LinearAttentionGate",
+    "RotaryEmbedding",
 )
 
 
@@ -103,9 +110,13 @@ def medians(forms: Mapping[str, Callable[[], float]], repeats: int) -> dict[str,
 
 
 def operator_table(config: Mapping[str, Any], arguments: argparse.Namespace) -> str:
-    """Measure every mixer alone."""
+    """Measure every mixer and every pattern alone."""
     lines = []
-    for case in lowering_cases(config, arguments.rows, arguments.cached_rows):
+    cases = [
+        *lowering_cases(config, arguments.rows, arguments.cached_rows),
+        *pattern_cases(config, arguments.rows),
+    ]
+    for case in cases:
         forms = {name: BoundForm(case, name, arguments.threads) for name in case.forms}
         found = medians({name: form.run for name, form in forms.items()}, arguments.repeats)
         for name, form in forms.items():
