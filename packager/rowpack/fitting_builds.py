@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rowpack.checkpoint import Checkpoint
 from rowpack.engines.backend import Backend
 from rowpack.families.declaration import ModelDescription
-from rowpack.host_need import HostMemoryNeed
+from rowpack.host_need import HostMemoryNeed, compiles_at_load, packing_bytes
 from rowpack.integer_quantization import multiplied_names, scale_name, zero_point_name
 from rowpack.model_preparation import BuildRequest, PreparedModel
 from rowpack.quantization import (
@@ -130,13 +130,19 @@ def builds_of(
                 embedding_quantization=choice.embedding_quantization,
             )
         plan = plan_weights(model.weights)
-        constants, packing_bytes = _constants(plan, model)
+        constants, largest_packed_bytes = _constants(plan, model)
+        private_bytes = _private_bytes(plan, constants, choice.precision, backend)
         yield OtherBuild(
             choice,
             plan.tensor_bytes,
             backend.weights_in_memory(constants),
-            _private_bytes(plan, constants, choice.precision, backend),
-            packing_bytes,
+            private_bytes,
+            packing_bytes(
+                largest_packed_bytes=largest_packed_bytes,
+                private_weight_bytes=private_bytes,
+                compiles_at_load=compiles_at_load(backend),
+                half_precision=choice.precision in HALF_PRECISIONS,
+            ),
             STATE_BUFFERS * model.state_bytes,
             model.key_value_bytes_per_token,
         )
@@ -191,7 +197,7 @@ def fitting_on_host(
             private_weight_bytes=build.private_bytes,
             packing_bytes=build.packing_bytes,
             # Engines of whole numbers are run one after the other.
-            session_count=2 if split and not build.packing_bytes else 1,
+            session_count=2 if split and build.choice.quantization not in INTEGER_BITS else 1,
         ).byte_count
 
     choices = [(build.choice.options, byte_count(build)) for build in builds if build not in asked]

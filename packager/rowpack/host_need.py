@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from rowpack.engines.backend import Backend
 from rowpack_loaders.errors import RowpackError
 
 PROCESS_BYTES = 80 * 10**6
@@ -27,6 +28,9 @@ PIECES_HELD = 6
 
 SESSIONS_BYTES = 100 * 10**6
 """What the sessions of a smoke run hold beside weights and activations."""
+
+COMPILING_BYTES = 100 * 10**6
+"""What a runtime that compiles graphs when it loads them (OpenVINO) takes for it, beside weights."""
 
 ARENA_FACTOR = 10
 """Bytes that ONNX Runtime's arena takes at most for a byte of activations that are needed at once.
@@ -85,6 +89,23 @@ class HostMemoryNeed:
     def stage(self) -> str:
         """The stage that needs them."""
         return max(self.stages, key=lambda name: self.stages[name])
+
+
+def compiles_at_load(backend: Backend) -> bool:
+    """Tell whether the backend's runtime compiles the graphs of a bundle, and packs even float32 weights for itself."""
+    return backend.weights_in_bundle and not backend.shares_weights("fp32")
+
+
+def packing_bytes(
+    *, largest_packed_bytes: int, private_weight_bytes: int, compiles_at_load: bool, half_precision: bool
+) -> int:
+    """Return what a session of the smoke run takes in addition while it makes its private weights.
+
+    ONNX Runtime holds one matrix more, the largest at worst; a runtime that compiles holds all widened halves twice.
+    """
+    if not compiles_at_load:
+        return largest_packed_bytes
+    return COMPILING_BYTES + (private_weight_bytes if half_precision else 0)
 
 
 def check_host_memory(

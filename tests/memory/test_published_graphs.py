@@ -9,11 +9,13 @@ from published_checkpoints import published_checkpoint
 
 from rowpack import BuildRequest
 from rowpack.engine_stage import engine_graphs
+from rowpack.engines import find_backend
 from rowpack.engines.io_contract import DECODE, PREFILL, check_contract, check_pair
 from rowpack.export import export_graph
 from rowpack.families import find_family
 from rowpack.graph.constants import constant_bytes
 from rowpack.graph.model import serialize
+from rowpack.layout_stage import build_memory_need, decide
 from rowpack.model_preparation import prepare_model
 from rowpack.surgery.graph_form import FREE_CACHE
 from rowpack.synthesis.published_shapes import PUBLISHED_SHAPES, published_config
@@ -52,3 +54,17 @@ def test_a_prefill_engine_adds_hardly_a_byte(shape: str, quantization: str, tmp_
     single = prepared.plan.section_bytes + len(serialize(graphs[DECODE]))
     split = single + len(serialize(graphs[PREFILL]))
     assert single < split <= 1.02 * single
+
+
+@pytest.mark.parametrize(("quantization", "most_bytes"), [(None, 300 * 10**6), ("int4", 450 * 10**6)])
+def test_a_build_asks_for_what_it_holds(quantization: str | None, most_bytes: int, tmp_path: Path) -> None:
+    """Measured: 107 MB and 257 MB. The embedding alone takes 154 MB in float32; there are two of that size."""
+    checkpoint, backend = published_checkpoint("rwkv4-169m"), find_backend("ort")
+    wanted = BuildRequest(tmp_path, tmp_path / "x.bundle", quantization=quantization)
+    prepared = prepare_model(checkpoint, wanted)
+    graphs = engine_graphs(export_graph(prepared.model, prepared.plan, "fp32"), 64, FREE_CACHE, split=True)
+    decision = decide(wanted, prepared, backend, graphs)
+    need = build_memory_need(wanted, prepared, backend, decision, graphs)
+    measured_bytes = {None: 107 * 10**6, "int4": 257 * 10**6}[quantization]
+    assert measured_bytes < need.byte_count < most_bytes
+    assert need.stages["weights"] < 250 * 10**6
