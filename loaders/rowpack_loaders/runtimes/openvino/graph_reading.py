@@ -4,8 +4,8 @@ OpenVINO's ONNX reader copies external data. So each weight is first made an inp
 section, in memory), and the input is then replaced by a constant over the mapping. A matrix that is the left operand of
 a product is read from there in every call; for one on the right the plugin packs a copy of its own when it compiles.
 
-The reader makes three operators of a Gemm without bias: product, times alpha, plus beta times zero. The plugin would fold
-the factor 1 into the weights, which takes it a copy of all of them and, in bfloat16, twenty seconds a gigabyte and a half.
+The reader makes three operators of a Gemm without bias: product, times alpha, plus beta times zero. The plugin would
+fold the factor 1 into the weights, which takes it a copy of all of them and, in bfloat16, twenty seconds for 1.5 GB.
 """
 
 from __future__ import annotations
