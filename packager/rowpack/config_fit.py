@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rowpack.checkpoint import (
     Changes,
@@ -55,12 +56,27 @@ def _description(checkpoint: Checkpoint, family: Family) -> Callable[[Changes], 
 
     def describe(changes: Changes) -> NeededTensors | None:
         text = family.text_config(checkpoint.config)
-        changed = {key: value for key, value in {**text, **changes}.items() if key not in changes or value is not None}
+        left_out = {key for key, value in changes.items() if value is None}
+        changed = _Consulted({key: value for key, value in {**text, **changes}.items() if key not in left_out})
         config = changed if text is checkpoint.config else {**checkpoint.config, "text_config": changed}
         try:
             model = family.describe(config, names, "fp32", 1)
         except RowpackError:
             return None
-        return NeededTensors(model.required_tensors, model.ignored_prefixes)
+        defaults = {key for key in changed.consulted if changed.get(key) is None}
+        return NeededTensors(model.required_tensors, model.ignored_prefixes, frozenset(defaults))
 
     return describe
+
+
+class _Consulted(dict[str, Any]):
+    """A config that remembers which keys it was asked for."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.consulted: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of ``key``, and remember that it plays a part."""
+        self.consulted.add(key)
+        return super().get(key, default)

@@ -189,6 +189,9 @@ def told(problems: list[Problem]) -> list[tuple[str, str, str]]:
             [("num_key_value_heads", "6", "2"), ("num_attention_heads", "6", "8")],
         ),
         ({"num_hidden_layers": 20}, [("num_hidden_layers", "20", "24")]),
+        # By default the hidden size divided by the heads; 4 heads would explain more than half of the tensors.
+        ({"head_dim": None}, [("head_dim", "no value, so its default", "256")]),
+        ({"num_key_value_heads": None}, [("num_key_value_heads", "no value, so its default", "2")]),
     ],
     ids=lambda values: "-".join(values) if isinstance(values, dict) else "",
 )

@@ -26,16 +26,20 @@ MOST_DESCRIPTIONS = 300
 """Descriptions take 1 to 4 ms each."""
 
 _MOST_PAIRS = 50
-_TRIED_VALUES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 16, 64, 128)
+_TRIED_VALUES: tuple[int, ...] = (1, 2, 3, 4, 8, 64, 128)
 """Values for a key that has none, of which two must go with the rest of the config."""
 
 
 @dataclass(frozen=True)
 class NeededTensors:
-    """The tensors that a config describes, and how the names of those start that may be there and are not looked at."""
+    """The tensors that a config describes, and how the names of those start that may be there and are not looked at.
+
+    ``defaults`` are keys that the config lacks, and that would have been read.
+    """
 
     shapes: Mapping[str, Shape]
     ignored_prefixes: tuple[str, ...] = ()
+    defaults: frozenset[str] = frozenset()
 
 
 Describe = Callable[[Changes], NeededTensors | None]
@@ -71,6 +75,7 @@ class ConfigSearch:
         self._values = {key: value for key, value in values.items() if type(value) is int}
         self._tensors = checkpoint.tensors
         self._describe = describe
+        self._idle: set[str] = set()
         self._described: dict[frozenset[tuple[str, int | None]], NeededTensors | None] = {}
 
     def needed(self, changes: Changes) -> NeededTensors | None:
@@ -160,7 +165,10 @@ class ConfigSearch:
             return
         keys = [key for key in self._values if key not in changes]
         keys += [key for key, value in changes.items() if value is None]
+        keys += sorted(needed.defaults - changes.keys())
         for key in keys:
+            if key in self._idle:
+                continue
             for value in sorted(self._suggested(key, changes, needed, differing)):
                 further = {**changes, key: value}
                 if self.needed(further) is None:
@@ -187,6 +195,9 @@ class ConfigSearch:
         """
         current = self._values.get(key) if key not in changes else changes[key]
         described = self._two_descriptions(key, current, changes, needed)
+        if current is None and (described is None or described[0][1].shapes == described[1][1].shapes):
+            # A switch, a word, or a number that no tensor depends on.
+            self._idle.add(key)
         # Of the same few extents in every layer.
         extents: set[tuple[int, int, int]] = set()
         suggested: set[Fraction] = set()

@@ -111,7 +111,7 @@ def _in_words(
         choices = {key: value, **solution.alternatives[key]}
         problem = _disagreement(
             f"{part.pointer}/{' or '.join(choices)}",
-            " or ".join(str(part.values.get(choice)) for choice in choices),
+            " or ".join(_found(part.values.get(choice)) for choice in choices),
             f"{' or '.join(map(str, choices.values()))}, {_evidence(mended, value, checkpoint)}",
         )
         found.append((-len({name for name, _ in mended}), problem))
@@ -127,6 +127,10 @@ def _evidence(mended: Collection[Difference], value: int, checkpoint: HasTensors
     agree = "1 tensor agrees" if len(names) == 1 else f"{len(names)} tensors agree"
     examples = [checkpoint.tensors[name] for name in names if name in checkpoint.tensors]
     return f"with which {agree}" + (f", {examples[0].name} {list(examples[0].shape)} among them" if examples else "")
+
+
+def _found(value: object) -> str:
+    return "no value, so its default" if value is None else str(value)
 
 
 def _disagreement(where: str, found: str, expected: str) -> Problem:
