@@ -12,6 +12,7 @@ import pytest
 from published_checkpoints import published_checkpoint
 
 from rowpack import BuildRequest, build
+from rowpack.families import find_family
 from rowpack.model_preparation import prepare_model
 from rowpack.synthesis.published_shapes import published_config
 from rowpack_loaders import RowpackError
@@ -141,6 +142,22 @@ def test_weights_that_end_early_are_told_with_both_lengths(qwen_checkpoint: Path
     assert not (tmp_path / "x.bundle").exists()
 
 
+SIZES = {
+    "vocab_size",
+    "hidden_size",
+    "attention_hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+}
+
+
 def problems_of(shape: str, *, tensors: Mapping[str, tuple[int, ...]] | None = None, **values: Any) -> list[Problem]:
     """Return what is wrong with a published config with other ``values`` beside its weights, none of which is read.
 
@@ -203,6 +220,24 @@ def test_only_values_that_no_tensor_confirms_are_blamed(
     assert [problem.code for problem in problems[: len(expected)]] == ["config_tensors_disagree"] * len(expected)
 
 
+@pytest.mark.parametrize("shape", ["qwen3_5-2b", "qwen3_5-9b", "rwkv4-169m"])
+@pytest.mark.parametrize("change", ["twice", "half", "one more"])
+def test_every_size_of_a_published_config(shape: str, change: str) -> None:
+    """Of each wrong size the value that was published is told, alone or beside one that would do in its place."""
+    config = published_config(shape)
+    text = find_family(config).text_config(config)
+    for key in SIZES & text.keys():
+        value = text[key]
+        problems = problems_of(shape, **{key: {"twice": 2 * value, "half": value // 2, "one more": value + 1}[change]})
+        if key == "attention_hidden_size":
+            assert [(problem.code, problem.expected) for problem in problems] == [
+                ("config_value", f"{value}, the hidden size")
+            ]
+            continue
+        ((keys, _, expected),) = told(problems)
+        assert str(value) == expected.split(" or ")[keys.split(" or ").index(key)]
+
+
 def test_a_product_is_explained_by_a_tensor_that_has_it() -> None:
     (problem, *others) = problems_of("qwen3_5-0.8b", num_key_value_heads=4)
     assert problem.expected is not None
@@ -235,10 +270,26 @@ def test_values_that_cannot_be_built_and_values_that_tensors_contradict_are_one_
     assert [problem.code for problem in problems[2:]] == ["config_value"]
 
 
+def test_a_value_that_is_none_is_found_from_the_tensors() -> None:
+    problems = problems_of("qwen3_5-0.8b", hidden_size="wide", vocab_size=7)
+    assert told(problems) == [("hidden_size", "wide", "1024"), ("vocab_size", "7", "248320")]
+    assert [problem.code for problem in problems[2:]] == ["config_value"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "right"), [("linear_num_value_heads", 3, "16"), ("num_attention_heads", 7, "8")]
+)
+def test_a_right_value_is_not_blamed_for_contradicting_a_wrong_one(key: str, value: int, right: str) -> None:
+    """The family finds no fault but with the number of key heads, which has to divide the other."""
+    (problem,) = problems_of("qwen3_5-0.8b", **{key: value})
+    assert told([problem]) == [(key, str(value), right)]
+
+
 def test_what_tensors_should_be_is_not_guessed() -> None:
-    """Without a hidden size nothing is known of any tensor."""
-    (problem,) = problems_of("qwen3_5-0.8b", hidden_size="wide", vocab_size=7)
-    assert (problem.code, problem.found) == ("config_value", "'wide'")
+    """Where nothing makes all tensors agree, only what is wrong in itself is told."""
+    damaged = {"model.language_model.norm.weight": (512,)}
+    (problem,) = problems_of("qwen3_5-0.8b", tensors=damaged, num_key_value_heads=3)
+    assert (problem.code, problem.found) == ("config_value", "3")
 
 
 def test_a_config_of_quite_another_model_is_told_in_little_time() -> None:

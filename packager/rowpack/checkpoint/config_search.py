@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
+from types import MappingProxyType
 
 from rowpack.checkpoint.requirements import HasTensors, Shape
 
@@ -76,6 +77,7 @@ class ConfigSearch:
         self._tensors = checkpoint.tensors
         self._describe = describe
         self._idle: set[str] = set()
+        self._stand_ins: Changes = {}
         self._described: dict[frozenset[tuple[str, int | None]], NeededTensors | None] = {}
 
     def needed(self, changes: Changes) -> NeededTensors | None:
@@ -106,14 +108,16 @@ class ConfigSearch:
                 found.add((name, _UNEXPECTED))
         return frozenset(found)
 
-    def solve(self, start: Changes) -> Solution | None:
+    def solve(self, start: Changes, *, stand_ins: Changes = MappingProxyType({})) -> Solution | None:
         """Return changes, those of ``start`` among them where needed, that leave the fewest differences.
 
+        ``stand_ins`` are those of ``start`` that only let something be described, until a value is found for them.
         None where ``start`` describes nothing, or there are differences and no change helps.
 
         Steps on the way may make new differences as long as there are fewer in all; the changes that are returned
         make none.
         """
+        self._stand_ins = stand_ins
         first = self.differences(start)
         if first is None:
             return None
@@ -164,7 +168,7 @@ class ConfigSearch:
         if not differing:
             return
         keys = [key for key in self._values if key not in changes]
-        keys += [key for key, value in changes.items() if value is None]
+        keys += [key for key, value in changes.items() if value is None or self._stand_ins.get(key) == value]
         keys += sorted(needed.defaults - changes.keys())
         for key in keys:
             if key in self._idle:
@@ -195,29 +199,30 @@ class ConfigSearch:
         """
         current = self._values.get(key) if key not in changes else changes[key]
         described = self._two_descriptions(key, current, changes, needed)
-        if current is None and (described is None or described[0][1].shapes == described[1][1].shapes):
+        is_moved = any(further.shapes != described[0][1].shapes for _, further in described)
+        if current is None and not is_moved and len(described) != 1:
             # A switch, a word, or a number that no tensor depends on.
             self._idle.add(key)
         # Of the same few extents in every layer.
         extents: set[tuple[int, int, int]] = set()
         suggested: set[Fraction] = set()
         for extent in differing:
-            if described is None:
+            if len(described) < 2:
                 if current is not None and extent.wanted % current == 0:
                     suggested.add(Fraction(extent.found * current, extent.wanted))
                 continue
             near, far = (needed.shapes.get(extent.name) for _, needed in described)
             if near is not None and far is not None and near[extent.axis] != far[extent.axis]:
                 extents.add((near[extent.axis], far[extent.axis], extent.found))
-        if described is not None:
+        if len(described) == 2:
             (value, _), (other, _) = described
             suggested |= {value + Fraction((found - at) * (other - value), to - at) for at, to, found in extents}
         return {int(exact) for exact in suggested if exact.denominator == 1 and exact >= 1} - {current or 0}
 
     def _two_descriptions(
         self, key: str, current: int | None, changes: Changes, needed: NeededTensors
-    ) -> tuple[tuple[int, NeededTensors], tuple[int, NeededTensors]] | None:
-        """Return two values of ``key`` with what they describe; None where the config allows no two."""
+    ) -> list[tuple[int, NeededTensors]]:
+        """Return two values of ``key`` with what they describe, or fewer where the config allows no two."""
         found: list[tuple[int, NeededTensors]] = []
         tried = _TRIED_VALUES
         if current is not None:
@@ -228,5 +233,5 @@ class ConfigSearch:
             if described is not None:
                 found.append((value, described))
             if len(found) == 2:
-                return found[0], found[1]
-        return None
+                break
+        return found

@@ -43,17 +43,19 @@ def disagreements_beside(
 ) -> list[Problem]:
     """Return ``problems`` of values that cannot be built together with what the tensors say of the config.
 
-    The keys at fault are left out, and if with other values all tensors agree, these are told. A problem that is gone
-    then, though its key is as it was, came from another value. Where nothing makes all tensors agree, ``problems``
-    are returned as they are: what the tensors should be is not known.
+    The keys at fault are left out, or stand at one where they cannot be, and if with other values all tensors agree,
+    these are told. A problem that is gone then, though its key is as it was, came from another value. Where nothing
+    makes all tensors agree, ``problems`` are returned as they are: what the tensors should be is not known.
     """
     pointer = f"{part.pointer}/"
     keys = {problem: (problem.where or "").removeprefix(pointer).split("/")[0] for problem in problems}
     search = ConfigSearch(part.values, checkpoint, describe)
     at_fault: Changes = dict.fromkeys(keys.values())
+    if search.needed(at_fault) is None:
+        at_fault = dict.fromkeys(keys.values(), 1)
     told, layers = _layer_counts(part, checkpoint, search, at_fault)
     start = {**at_fault, **layers}
-    solution = search.solve(start)
+    solution = search.solve(start, stand_ins=at_fault)
     if solution is None or solution.remaining:
         return list(problems)
     told += _in_words(part, checkpoint, search, solution, start)
