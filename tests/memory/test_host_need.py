@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from published_checkpoints import published_checkpoint
 
-from rowpack import BuildRequest, build
+from rowpack import BuildRequest, build, weights
 from rowpack import build_stages as stages
 from rowpack.checkpoint import open_checkpoint
 from rowpack.engines import find_backend
+from rowpack.families.declaration import ModelDescription, WeightSource, WeightSpec
 from rowpack.graph.live_activations import live_activation_bytes
 from rowpack.host_need import (
     ARENA_FACTOR,
@@ -29,9 +33,11 @@ from rowpack.host_need import (
     compiles_at_load,
     packing_bytes,
 )
+from rowpack.integer_quantization import dequantized
 from rowpack.memory_sampler import MemorySampler
 from rowpack.model_preparation import prepare_model
-from rowpack.weights import PIECE_BYTES, largest_piece_bytes
+from rowpack.quantization import quantize
+from rowpack.weights import PIECE_BYTES, largest_piece_bytes, plan_weights, stream_weights
 from rowpack_loaders import RowpackError
 
 GB = 10**9
@@ -131,6 +137,45 @@ def test_a_tensor_counts_by_its_pieces(shape: str, quantization: str | None, tmp
     plan = prepare_model(checkpoint, wanted).plan
     assert max(tensor.byte_count for tensor in plan.tensors) > 2 * PIECE_BYTES
     assert PIECE_BYTES // 2 < largest_piece_bytes(plan) <= PIECE_BYTES
+
+
+class Ones:
+    """A checkpoint whose tensors are ones of one dtype."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._dtype = np.dtype(dtype)
+
+    def read_rows(self, name: str, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Return rows of 2048 columns."""
+        return np.ones((stop - start, 2048), self._dtype)
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "int8", "int4", "dequantized"])
+@pytest.mark.parametrize("read", [np.float64, np.float32, ml_dtypes.bfloat16], ids=lambda dtype: dtype.__name__)
+def test_as_many_pieces_are_held_as_are_counted(stored: str, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces are smaller here, so that it takes no time; their number is what counts."""
+    monkeypatch.setattr(weights, "PIECE_BYTES", 2**20)
+    shape = (1024, 2048)
+    work = stored if stored.startswith("float") else "float32"
+    spec = WeightSpec("projection", work, shape, (WeightSource("projection", shape),), quantizable=True)
+    model = ModelDescription("family", "Architecture", {}, 1, None, (spec,), ())
+    if work != stored:
+        model = quantize(model, "int4" if stored == "dequantized" else stored)
+    if stored == "dequantized":
+        model = dequantized(model)
+    plan = plan_weights(model.weights)
+    reader = Ones(read)
+    for _ in stream_weights(plan, reader):
+        pass  # tables of all 16-bit values are made once
+    tracemalloc.start()
+    try:
+        for _ in stream_weights(plan, reader):
+            pass
+        held_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert largest_piece_bytes(plan) == 2**20
+    assert held_bytes < PIECES_HELD * 2**20
 
 
 def test_pieces_of_small_tensors_are_small(rwkv_checkpoint: Path, tmp_path: Path) -> None:
