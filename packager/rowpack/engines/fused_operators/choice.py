@@ -36,20 +36,25 @@ FASTER_ON_THE_CPU = FusedChoice(
     decode=_FASTER,
     prefill=_FASTER,
 )
-"""What ``auto`` takes: measured by benchmarks/lowerings.py with ONNX Runtime 1.32 at the 0.8B shape on two busy cores
-with AVX2, in multiples of the plain subgraph's time in the same run.
+"""What ``auto`` takes: measured by benchmarks/lowerings.py with ONNX Runtime 1.32 at the 0.8B shape, in multiples of
+the plain nodes' time in the same run; on two cores with AVX-512, and in brackets on two busy ones with AVX2.
 
 | operator | 1 row | 8 rows | 64 rows |
 | --- | --- | --- | --- |
-| LinearAttention | 0.5–0.7 | 0.2 | 0.6–1.3 |
-| SkipSimplifiedLayerNormalization | 0.6 | not measured | 0.7–0.9 |
-| CausalConvWithState | 1.1 | 2–4 | 2–3 |
-| GroupQueryAttention over 512 cached rows | 1.5–3.5 | 2.5 | 1.0–1.6 |
+| LinearAttention | 0.9 (0.5–1.1) | 0.15 (0.2) | 0.5 (0.6–1.3) |
+| SkipSimplifiedLayerNormalization | 0.6 (0.6) | 0.6 | 0.8 (0.4–0.9) |
+| RMSNormalization, of a head | 0.7 | 0.5 | 0.6 (0.5) |
+| RMSNormalization, unit norm | 0.8 (0.6) | 0.8 | 1.0 (0.6) |
+| QuickGelu | 0.9 (0.6) | 0.8 | 0.8 (0.5) |
+| Softplus | 0.7 (0.7) | 0.7 | 0.9 (0.8) |
+| RotaryEmbedding | 0.6 (0.7) | 0.6 | 0.5 (0.5) |
+| LinearAttentionGate | 0.9 (0.9) | 1.3 | 1.1 (2.4) |
+| CausalConvWithState | 1.8 (1.3) | 1.7 (2–4) | 2.0 (1.2) |
+| GroupQueryAttention over 512 cached rows | 2.7 (2.8) | 0.9 (2.5) | 1.1 (1.9) |
 
 LinearAttention reads and writes the state once, where plain operators pass through it four times, and does no work for
-rows that are not there. Whole models, float32, with LinearAttention alone: a prompt of 8 tokens 0.68, one of 64 tokens
-and a step, which mostly read weights, 1.0. Projections in int4, with both: a prompt of 8 tokens 0.51, a step 0.83. The
-other operators turn rows into columns and back, or both caches around, in every call.
+rows that are not there. CausalConvWithState and GroupQueryAttention turn rows into columns and back, or both caches
+around, in every call. LinearAttentionGate gains little, and needs ONNX Runtime 1.30 where the others run on 1.25.1.
 """
 
 Probe = Callable[["FusedOperator", Sequence[Sequence[int | str]], Mapping[str, Any]], ProbeOutcome]
