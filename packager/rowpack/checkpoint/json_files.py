@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rowpack.checkpoint.lfs_pointer import lfs_pointer_problem
+from rowpack.checkpoint.unreadable_file import unreadable_file
 from rowpack_loaders.errors import Problem
 
 
@@ -20,17 +21,7 @@ def read_json_object(path: Path, problems: list[Problem]) -> dict[str, Any] | No
         pointer = lfs_pointer_problem(path)
         content = path.read_bytes()
     except OSError as error:
-        reason = error.strerror or str(error)
-        problems.append(
-            Problem(
-                "checkpoint_unreadable",
-                "the file cannot be read",
-                where=str(path),
-                found=reason,
-                expected="a file that can be read",
-                remedy="Check its permissions and that its disk is there",
-            )
-        )
+        problems.append(unreadable_file(path, error))
         return None
     if pointer is not None:
         problems.append(pointer)

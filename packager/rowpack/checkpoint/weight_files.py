@@ -12,6 +12,7 @@ from rowpack.checkpoint.safetensors_file import read_safetensors_file
 from rowpack.checkpoint.shard_index import compare_index_with_shards, read_shard_index
 from rowpack.checkpoint.tensors import StoredTensor
 from rowpack.checkpoint.torch_archive import read_torch_file
+from rowpack.checkpoint.unreadable_file import unreadable_file
 from rowpack_loaders.errors import Problem
 
 WeightFileReader = Callable[[Path, list[Problem]], dict[str, StoredTensor]]
@@ -89,17 +90,7 @@ def _read(path: Path, reader: WeightFileReader, problems: list[Problem]) -> dict
             return tensors if len(problems) == problem_count else None
         problems.append(pointer)
     except OSError as error:
-        reason = error.strerror or str(error)
-        problems.append(
-            Problem(
-                "checkpoint_unreadable",
-                "the file cannot be read",
-                where=str(path),
-                found=reason,
-                expected="a file that can be read",
-                remedy="Check its permissions and that its disk is there",
-            )
-        )
+        problems.append(unreadable_file(path, error))
     return None
 
 
