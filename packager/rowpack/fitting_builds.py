@@ -142,6 +142,7 @@ def builds_of(
                 private_weight_bytes=private_bytes,
                 compiles_at_load=compiles_at_load(backend),
                 half_precision=choice.precision in HALF_PRECISIONS,
+                weights_in_bundle=backend.weights_in_bundle,
             ),
             STATE_BUFFERS * model.state_bytes,
             model.key_value_bytes_per_token,

@@ -122,6 +122,7 @@ def build_memory_need(
             private_weight_bytes=private,
             compiles_at_load=compiles_at_load(backend),
             half_precision=prepared.precision in _HALVES,
+            weights_in_bundle=backend.weights_in_bundle,
         ),
         session_count=2 if decision.layout == "split" and not graphs.prefill_serves_decode else 1,
         live_activation_bytes=max(live_activation_bytes(graph, sizes) for graph in graphs.by_role.values()),

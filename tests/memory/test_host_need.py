@@ -75,8 +75,11 @@ def test_the_hungriest_stage_counts() -> None:
 
 def test_what_loading_takes_in_addition() -> None:
     """Measured with RWKV-4 169m: OpenVINO held its widened weights once more than its two sessions do."""
-    facts = {"largest_packed_bytes": 7, "private_weight_bytes": GB}
+    facts = {"largest_packed_bytes": 7, "private_weight_bytes": GB, "weights_in_bundle": True}
     assert packing_bytes(**facts, compiles_at_load=False, half_precision=True) == 7
+    plans = {**facts, "weights_in_bundle": False}
+    assert packing_bytes(**plans, compiles_at_load=False, half_precision=True) == GB // 2
+    assert packing_bytes(**plans, compiles_at_load=False, half_precision=False) == 7
     assert packing_bytes(**facts, compiles_at_load=True, half_precision=True) == COMPILING_BYTES + GB
     assert packing_bytes(**facts, compiles_at_load=True, half_precision=False) == COMPILING_BYTES
     compiling = {name: compiles_at_load(find_backend(name)) for name in ("ort", "openvino", "trt", "trt_rtx")}
