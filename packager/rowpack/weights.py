@@ -160,5 +160,5 @@ def _overflow(source: WeightSource, values: np.ndarray[Any, Any], dtype: str) ->
         where=source.tensor,
         found=f"{float(np.abs(values).max()):g} as its largest magnitude",
         expected=f"at most {limit:g} in {dtype}",
-        remedy="Build with --precision fp32, which every backend runs; if that does not help, the checkpoint is damaged.",
+        remedy="Build with --precision fp32, which all backends run; if that does not help, the checkpoint is damaged.",
     )
