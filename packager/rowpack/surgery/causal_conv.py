@@ -15,9 +15,8 @@ from rowpack.graph.emitter import Emitter, Tensor, static_shape
 def causal_conv_row(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
     """Emit the convolution of one row: shift the window by one column, weigh it, sum.
 
-    The window is turned so that channels are contiguous: ONNX Runtime's kernels go through four columns of 6,144
-    channels three times as slowly as through four rows of them, and its Sum through four rows several times as fast
-    as its ReduceSum.
+    The window is turned so that channels are contiguous: ONNX Runtime's kernels take 0.10 ms for four rows of 6,144
+    channels and 0.17 ms for as many columns of four (docs/benchmarks.md).
     """
     x, state, weight = inputs
     columns = int(static_shape(state)[1])
