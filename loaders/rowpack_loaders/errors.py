@@ -86,6 +86,18 @@ class RowpackError(Exception):
         return self.problem.code
 
     @classmethod
+    def of(cls, problem: Problem) -> RowpackError:
+        """Build the error that is one problem."""
+        return cls(
+            problem.code,
+            problem.message,
+            where=problem.where,
+            found=problem.found,
+            expected=problem.expected,
+            remedy=problem.remedy,
+        )
+
+    @classmethod
     def from_problems(cls, code: str, message: str, problems: Sequence[Problem]) -> RowpackError:
         """Build an error that reports several problems at once under a summarising ``code``."""
         return cls(code, message, problems=problems)

@@ -307,7 +307,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> tuple[CudaRuntime, Any]:
     """Install the module; return it and the layer over it."""
     module = CudaRuntime()
     bindings = ModuleType("cuda.bindings")
-    bindings.runtime = module  # type: ignore[attr-defined]
+    vars(bindings)["runtime"] = module
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
     monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
     monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", module)

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rowpack.checkpoint.unreadable_file import unreadable_file
 from rowpack_loaders.errors import RowpackError
 
 if TYPE_CHECKING:
@@ -48,14 +49,7 @@ class FileReader:
                     break
                 filled += count
         except OSError as error:
-            raise RowpackError(
-                "checkpoint_unreadable",
-                "the file cannot be read",
-                where=str(path),
-                found=error.strerror or str(error),
-                expected="a file that can be read",
-                remedy="Check its permissions and that its disk is there",
-            ) from error
+            raise RowpackError.of(unreadable_file(path, error)) from error
         if filled < byte_count:
             raise RowpackError(
                 "checkpoint_changed",

@@ -13,6 +13,7 @@ from rowpack.checkpoint.file_reader import FileReader
 from rowpack.checkpoint.json_files import read_json_object
 from rowpack.checkpoint.tensors import StoredTensor, TensorInfo, numpy_dtype
 from rowpack.checkpoint.tokenizer_files import find_tokenizer_files
+from rowpack.checkpoint.unreadable_file import unreadable_file
 from rowpack.checkpoint.weight_files import find_weights
 from rowpack_loaders.errors import Problem, RowpackError
 
@@ -122,14 +123,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, allow_missing_tokenizer: bo
             _stored=weights.tensors,
         )
     except OSError as error:
-        raise RowpackError(
-            "checkpoint_unreadable",
-            "the file cannot be read",
-            where=str(error.filename or folder),
-            found=error.strerror or str(error),
-            expected="a file that can be read",
-            remedy="Check its permissions and that its disk is there",
-        ) from error
+        raise RowpackError.of(unreadable_file(Path(error.filename or folder), error)) from error
 
 
 def raise_problems(problems: Sequence[Problem], folder: Path) -> None:
