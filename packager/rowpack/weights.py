@@ -154,11 +154,13 @@ def _not_finite(source: WeightSource, values: np.ndarray[Any, Any]) -> RowpackEr
 
 def _overflow(source: WeightSource, values: np.ndarray[Any, Any], dtype: str) -> RowpackError:
     limit = float(ml_dtypes.finfo(numpy_dtype(dtype)).max)
+    wider = "Build with --precision fp32, which all backends run; if that does not help, the checkpoint is damaged."
+    damaged = "The checkpoint is damaged or was saved from a diverged run; fetch it again."
     return RowpackError(
         "weight_overflow",
         "a weight does not fit the type it is stored in",
         where=source.tensor,
         found=f"{float(np.abs(values).max()):g} as its largest magnitude",
         expected=f"at most {limit:g} in {dtype}",
-        remedy="Build with --precision fp32, which all backends run; if that does not help, the checkpoint is damaged.",
+        remedy=damaged if dtype == "float32" else wider,
     )

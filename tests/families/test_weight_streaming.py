@@ -156,7 +156,7 @@ def test_a_value_too_large_for_float16_is_refused(value: float) -> None:
     values[1, 1] = value
     error = refused(*one(values, "float16"), "weight_overflow")
     assert f"{abs(value):g}" in str(error.problem.found) and "65504" in str(error.problem.expected)
-    assert "bf16" in str(error.problem.remedy)
+    assert "--precision fp32" in str(error.problem.remedy)
     section(*one(values, "bfloat16"))
 
 
@@ -171,7 +171,8 @@ def test_a_value_too_large_for_bfloat16_is_refused() -> None:
 
 
 def test_a_float64_value_too_large_for_float32_is_refused() -> None:
-    refused(*one(np.array([[1e300]]), "float32"), "weight_overflow")
+    error = refused(*one(np.array([[1e300]]), "float32"), "weight_overflow")
+    assert "--precision" not in str(error.problem.remedy), "no type is wider than the one that was asked for"
 
 
 def test_a_decay_whose_exponential_overflows_is_refused() -> None:
