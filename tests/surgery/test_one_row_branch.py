@@ -168,7 +168,8 @@ def test_a_whole_prefill_graph(request: pytest.FixtureRequest, family: str, quan
     assert custom_operators(branched) == custom_operators(plain)
     sizes = {"rows": 64, "cache_rows": 64}
     live = [live_activation_bytes(model, sizes) for model in (plain, branched)]
-    assert 0.85 <= live[1] / live[0] <= 1.1
+    # What a branch reads is kept until it ends; of as many nodes in a row, some results end in between.
+    assert 0.85 <= live[1] / live[0] <= 1.2
     # A comparison of bundles tells of nodes inside the branches too.
     told = set(read_graph(serialize(branched), where="prefill.onnx").nodes)
     assert {node.name for inner in inner_graphs(branched.graph) for node in inner.node} <= told

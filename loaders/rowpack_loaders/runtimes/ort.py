@@ -144,6 +144,9 @@ class OrtRuntime:
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(self.spin_us))
         # A pattern would be kept for every cache length that is run: 25 kB a step on a small hybrid model.
         options.enable_mem_pattern = False
+        # By the graph's own order (rowpack's has few results alive at once); the runtime's own choice leaves the next
+        # states of every layer to the end.
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         if has_block_products(onnx_bytes):
             check_block_products(onnx_bytes, where=engine.section)
         else:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import onnx_graphsurgeon as gs
 
 from rowpack.graph.model import FUNCTION_DOMAIN, all_nodes
+from rowpack.surgery.execution_order import order_for_execution
 from rowpack.surgery.float4_form import DYNAMIC_QUANTIZE, TENSORRT_DOMAIN
 from rowpack_loaders.errors import RowpackError
 
@@ -61,7 +62,7 @@ def run_passes(graph: gs.Graph, passes: Sequence[SurgeryPass]) -> None:
                 found=str(_signature(graph)),
                 expected=str(before),
             )
-    graph.cleanup(remove_unused_node_outputs=False).toposort()
+    order_for_execution(graph.cleanup(remove_unused_node_outputs=False))
 
 
 def check_plain(graph: gs.Graph, fused: Sequence[str] = ()) -> None:
