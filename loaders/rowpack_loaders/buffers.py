@@ -1,14 +1,15 @@
 """Hold the states and caches of one sequence in host memory.
 
 A fixed-size state has two buffers, a front and a back: an engine reads the front and writes the back, then
-the two change places, so 20 MB of state move by a flag and not by a copy. A cache has one buffer with a row
+the two change places, so 20 MB of state move by a flag and not by a copy. Where an engine can write a state over the
+one it reads, both are one. A cache has one buffer with a row
 a position: an engine reads the filled rows and writes its new ones straight behind them. Rows that are not
 filled are never read, so they need no initial value and cost no memory until they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +56,16 @@ class SequenceSnapshot:
 
 @dataclass(frozen=True)
 class FixedState:
-    """A state of fixed size: its description and its two buffers."""
+    """A state of fixed size: its description and its two buffers, which may be one and the same."""
 
     record: StateRecord
     pair: tuple[Array, Array]
+
+    @property
+    def byte_count(self) -> int:
+        """The memory that the buffers take."""
+        front, back = self.pair
+        return front.nbytes if front is back else front.nbytes + back.nbytes
 
 
 @dataclass(frozen=True)
@@ -74,16 +81,19 @@ class SequenceBuffers:
 
     ``position`` counts the rows seen since the start, ``front`` says which buffer of each pair is current,
     and caches are filled from ``cache_start`` for ``cache_rows`` rows. With ``slide`` a full cache drops
-    its oldest row (:meth:`drop_oldest_row`) instead of being full.
+    its oldest row (:meth:`drop_oldest_row`) instead of being full. ``in_place`` names states, by their inputs, that
+    the engines write over what they read.
     """
 
-    def __init__(self, model: ModelDescription, *, slide: bool = False) -> None:
+    def __init__(
+        self, model: ModelDescription, *, slide: bool = False, in_place: Collection[str] = frozenset()
+    ) -> None:
         self.model = model
         self.slide = slide
         self.capacity_rows = model.limits.max_cache_length
         allocated_rows = self.capacity_rows + (SLIDE_SLACK_ROWS if slide else 0)
         self.fixed = [
-            FixedState(state, (_empty(state, state.shape), _empty(state, state.shape)))
+            FixedState(state, _front_and_back(state, state.input in in_place))
             for state in model.states
             if state.update != APPEND_ROWS
         ]
@@ -145,7 +155,7 @@ class SequenceBuffers:
     @property
     def byte_count(self) -> int:
         """The address space that the buffers take; cache rows cost memory only once they are filled."""
-        fixed = sum(2 * state.pair[0].nbytes for state in self.fixed)
+        fixed = sum(state.byte_count for state in self.fixed)
         return fixed + sum(cache.rows.nbytes for cache in self.caches)
 
 
@@ -157,6 +167,11 @@ def storage_value(value: float, dtype: str) -> float | int:
         return value
     bits = int(np.float32(value).view(np.uint32))
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def _front_and_back(state: StateRecord, is_in_place: bool) -> tuple[Array, Array]:
+    front = _empty(state, state.shape)
+    return front, front if is_in_place else _empty(state, state.shape)
 
 
 def _empty(state: StateRecord, shape: tuple[int, ...]) -> Array:

@@ -11,13 +11,13 @@ A weight is an initializer of the main graph with external data. Field numbers a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rowpack_loaders.protobuf_wire import (
-    VARINT,
     Message,
     encoded_field,
-    encoded_varint,
+    encoded_integer,
     malformed,
     messages_among,
     text_pair,
@@ -192,7 +192,7 @@ def relocate_external_data(model: bytes, location: str, added_offset_bytes: int,
         entries = location_entry + _external_entry("offset", str(reference.offset_bytes + added_offset_bytes))
         if reference.length_bytes is not None:
             entries += _external_entry("length", str(reference.length_bytes))
-        tensor = _described_tensor(reference) + entries + _varint_field(_TENSOR_DATA_LOCATION, _EXTERNAL)
+        tensor = _described_tensor(reference) + entries + encoded_integer(_TENSOR_DATA_LOCATION, _EXTERNAL)
         parts += whole[done:start], encoded_field(GRAPH_INITIALIZER, tensor)
         done = end
     graph = b"".join([*parts, whole[done:graph_end]])
@@ -213,36 +213,34 @@ def weights_as_inputs(model: bytes, *, where: str) -> bytes:
     for start, end in weights.places:
         kept.append(whole[done:start])
         done = end
-    inputs = (encoded_field(_GRAPH_INPUT, _value_info(reference)) for reference in weights.references)
+    inputs = (
+        encoded_field(_GRAPH_INPUT, value_info(reference.name, reference.data_type, reference.shape))
+        for reference in weights.references
+    )
     graph = b"".join([*kept, whole[done:graph_end], *inputs])
     return b"".join([whole[:graph_start], encoded_field(MODEL_GRAPH, graph), whole[graph_end:]])
 
 
 def _described_tensor(reference: ExternalData) -> bytes:
     """Return dimensions, type and name of a TensorProto; what says where its bytes lie is to follow."""
-    extents = b"".join(_varint_field(_TENSOR_DIMS, extent) for extent in reference.shape)
+    extents = b"".join(encoded_integer(_TENSOR_DIMS, extent) for extent in reference.shape)
     return (
         extents
-        + _varint_field(_TENSOR_DATA_TYPE, reference.data_type)
+        + encoded_integer(_TENSOR_DATA_TYPE, reference.data_type)
         + encoded_field(_TENSOR_NAME, reference.name.encode())
     )
 
 
-def _value_info(reference: ExternalData) -> bytes:
-    """Return the ValueInfoProto of a TensorProto."""
-    extents = (_varint_field(1, extent) for extent in reference.shape)
-    shape = b"".join(encoded_field(1, extent) for extent in extents)
-    tensor_type = _varint_field(1, reference.data_type) + encoded_field(2, shape)
-    return encoded_field(1, reference.name.encode()) + encoded_field(2, encoded_field(1, tensor_type))
+def value_info(name: str, data_type: int, shape: Iterable[int]) -> bytes:
+    """Return the ValueInfoProto of a tensor; ``data_type`` is the number in ``onnx.proto``."""
+    extents = (encoded_integer(1, extent) for extent in shape)
+    tensor_type = encoded_integer(1, data_type) + encoded_field(2, b"".join(encoded_field(1, each) for each in extents))
+    return encoded_field(1, name.encode()) + encoded_field(2, encoded_field(1, tensor_type))
 
 
 def _external_entry(key: str, text: str) -> bytes:
     pair = encoded_field(_ENTRY_KEY, key.encode()) + encoded_field(_ENTRY_VALUE, text.encode())
     return encoded_field(TENSOR_EXTERNAL_DATA, pair)
-
-
-def _varint_field(number: int, value: int) -> bytes:
-    return encoded_varint(number << 3 | VARINT) + encoded_varint(value & 2**64 - 1)
 
 
 def _number(text: str, name: str, where: str) -> int:

@@ -171,6 +171,11 @@ def encoded_field(number: int, content: bytes) -> bytes:
     return encoded_varint(number << 3 | LENGTH_DELIMITED) + encoded_varint(len(content)) + content
 
 
+def encoded_integer(number: int, value: int) -> bytes:
+    """Return a varint field; a negative value is written as its 64 bits."""
+    return encoded_varint(number << 3 | VARINT) + encoded_varint(value & 2**64 - 1)
+
+
 def encoded_varint(value: int) -> bytes:
     """Return a non-negative integer as a varint."""
     if value <= 0x7F:

@@ -53,7 +53,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
 
 def sessions(path: Path, **options: Any) -> set[int]:
     runtime: Any = load(path, threads=1, **options).runtime
-    return {id(session) for session in runtime._sessions.values()}
+    return {id(loaded.session) for loaded in runtime._engines.values()}
 
 
 def deviation(found: Any, expected: Any) -> float:

@@ -27,7 +27,9 @@ from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denor
 from rowpack_loaders.runtimes.engine_errors import FoundTensor, check_engine_tensors, engine_load_failure
 from rowpack_loaders.runtimes.host_sequence import open_host_sequence
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
-from rowpack_loaders.runtimes.ort_sequence import OrtBoundEngine
+from rowpack_loaders.runtimes.ort_in_place_states import writes_over_its_state
+from rowpack_loaders.runtimes.ort_sequence import LoadedEngine, OrtBoundEngine
+from rowpack_loaders.runtimes.ort_state_edges import take_reshapes_from_edges
 from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime
 from rowpack_loaders.runtimes.thread_wait import ThreadWait, chosen_spin_us
 from rowpack_loaders.weights import WeightView, view_weights
@@ -112,22 +114,24 @@ class OrtRuntime:
                 role: pool.submit(self._load, model.engines[role], engines[role], values)
                 for role in first_role.values()
             }
-        self._sessions = {role: loading[first_role[id(onnx_bytes)]].result() for role, onnx_bytes in engines.items()}
+        self._engines = {role: loading[first_role[id(onnx_bytes)]].result() for role, onnx_bytes in engines.items()}
+        # Sequences run through all engines that are loaded.
+        self._in_place = frozenset.intersection(*(engine.in_place for engine in self._engines.values()))
         if weights is not None and any(has_block_products(onnx_bytes) for onnx_bytes in engines.values()):
             weights.give_back_pages()  # of what was packed
-        for role, session in self._sessions.items():
-            engine = model.engines[role]
+        for role, loaded in self._engines.items():
+            engine, session = model.engines[role], loaded.session
             inputs, outputs = _found_tensors(session.get_inputs()), _found_tensors(session.get_outputs())
-            check_engine_tensors(engine, "input", engine.inputs, inputs, _ELEMENT_TYPES)
-            check_engine_tensors(engine, "output", engine.outputs, outputs, _ELEMENT_TYPES)
+            check_engine_tensors(engine, "input", loaded.edges.bound(engine.inputs), inputs, _ELEMENT_TYPES)
+            check_engine_tensors(engine, "output", loaded.edges.bound(engine.outputs), outputs, _ELEMENT_TYPES)
 
     def open_sequence(self, *, slide: bool = False) -> SequenceState:
         """Return a new sequence with its own buffers, at its start."""
         return open_host_sequence(
             OrtBoundEngine,
-            SequenceBuffers(self.model, slide=slide),
-            (self.model.engines[DECODE], self._sessions[DECODE]),
-            (self.model.engines[PREFILL], self._sessions[PREFILL]) if self.has_prefill_engine else None,
+            SequenceBuffers(self.model, slide=slide, in_place=self._in_place),
+            (self.model.engines[DECODE], self._engines[DECODE]),
+            (self.model.engines[PREFILL], self._engines[PREFILL]) if self.has_prefill_engine else None,
         )
 
     def _check_operators(self, roles: Iterable[str]) -> None:
@@ -136,7 +140,7 @@ class OrtRuntime:
             product = f"ONNX Runtime {self.backend_version}"
             check_required_operators(needs, operators_of_onnxruntime(onnxruntime), product)
 
-    def _load(self, engine: EngineRecord, onnx_bytes: bytes, values: Mapping[str, Any]) -> Any:
+    def _load(self, engine: EngineRecord, onnx_bytes: bytes, values: Mapping[str, Any]) -> LoadedEngine:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.intra_op_num_threads = self.thread_count
@@ -170,10 +174,16 @@ class OrtRuntime:
             folder = str(self._section.path.parent)
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
             self._section.check_in_place()
-        session = self._create_session(engine, onnx_bytes, options)
+        edges = take_reshapes_from_edges(onnx_bytes, self.model.states, where=engine.section)
+        session = self._create_session(engine, edges.model, options)
         if self._section is not None:
             self._section.check_in_place()
-        return session
+        return LoadedEngine(session, edges, self._written_over(edges.read_and_written))
+
+    def _written_over(self, states: frozenset[str]) -> frozenset[str]:
+        """Return those of ``states`` that the installed operator may write over what it reads."""
+        shapes = {state.input: state.shape for state in self.model.states if state.input in states}
+        return frozenset(name for name, shape in shapes.items() if writes_over_its_state(*shape))
 
     def _create_session(self, engine: EngineRecord, onnx_bytes: bytes, options: Any) -> Any:
         try:

@@ -9,6 +9,7 @@ in place.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rowpack_loaders.buffers import SequenceBuffers
@@ -16,6 +17,7 @@ from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
 from rowpack_loaders.runtimes.host_sequence import RowInputs
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
+from rowpack_loaders.runtimes.ort_state_edges import StateEdges
 
 if TYPE_CHECKING:
     from rowpack_loaders.runtimes import FloatArray, IntArray
@@ -38,6 +40,15 @@ class _CacheBinding(NamedTuple):
     width: int
 
 
+@dataclass(frozen=True)
+class LoadedEngine:
+    """An engine's session, how its states are bound, and the inputs of those that it may write over what it reads."""
+
+    session: Any
+    edges: StateEdges
+    in_place: frozenset[str]
+
+
 class OrtBoundEngine:
     """One engine over one sequence's buffers.
 
@@ -48,13 +59,14 @@ class OrtBoundEngine:
     def __init__(
         self,
         engine: EngineRecord,
-        loaded: Any,
+        loaded: LoadedEngine,
         buffers: SequenceBuffers,
         logits: FloatArray,
         *,
         max_rows: int,
     ) -> None:
-        self._session = loaded
+        self._session = loaded.session
+        self._shapes = loaded.edges.shapes
         self._buffers = buffers
         self._inputs = RowInputs(engine, buffers, max_rows)
         self._mask: FloatArray | None = None
@@ -109,8 +121,9 @@ class OrtBoundEngine:
             record = state.record
             element_type = _ELEMENT_TYPES[record.dtype]
             source, target = state.pair[front], state.pair[front ^ 1]
-            raw.bind_input(record.input, _CPU, element_type, source.shape, source.ctypes.data)
-            raw.bind_output(record.output, _CPU, element_type, target.shape, target.ctypes.data)
+            shape = self._shapes.get(record.input, source.shape)
+            raw.bind_input(record.input, _CPU, element_type, shape, source.ctypes.data)
+            raw.bind_output(record.output, _CPU, element_type, shape, target.ctypes.data)
         if wants_logits:
             (name,) = (tensor.name for tensor in self._engine.outputs if tensor.role == "logits")
             raw.bind_output(name, _CPU, _ELEMENT_TYPES["float32"], self._logits.shape, self._logits.ctypes.data)

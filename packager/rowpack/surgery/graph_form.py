@@ -25,7 +25,8 @@ class GraphForm:
     W · xᵀ, which suits a runtime that does not pack its weights; otherwise they stay Gemm over ``[out, in]``.
     ``batched_halves`` asks for a projection that is split in half as one batched product, which suits a compiler
     that would interleave the halves in the weights it stores. ``one_row_branch`` asks for a prefill graph that
-    takes a single row as the decode graph does, where its mixers would pad it, so that one session can run both.
+    takes a single row as the decode graph does, where its mixers would pad it or do much more for it, so that one
+    session can run both.
     ``fused`` names operators of the runtime that take the place of mixers' plain subgraphs.
     """
 

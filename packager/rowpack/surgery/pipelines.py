@@ -18,7 +18,7 @@ from rowpack.surgery.delta_rule_row import delta_rule_row
 from rowpack.surgery.fused_operators import PATTERNS, fused_operator_for
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
 from rowpack.surgery.mixer_replacement import Lowering, MixerReplacement, pads_rows_of
-from rowpack.surgery.one_row_branch import BRANCH, BRANCH_NODES, OneRowBranch
+from rowpack.surgery.one_row_branch import BRANCH, BRANCH_NODES, OneRowBranch, OneRowCondition
 from rowpack.surgery.projection_form import WeightOnTheLeft
 from rowpack.surgery.reshape_chains import JoinReshapes
 from rowpack.surgery.row_count import FixRowCount
@@ -48,6 +48,10 @@ _OF_ONE_ROW: list[tuple[str, Lowering, int]] = [
 ]
 
 
+_MUCH_FASTER_BY_ROW = (CAUSAL_CONV_STATE, CACHED_ATTENTION)
+"""Mixers that pad no rows, but whose chunk slices for every tap, or turns the whole cache around, for a single row."""
+
+
 def decode_passes(form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the one-row graph."""
     before, after = _passes_of_form(form)
@@ -66,9 +70,10 @@ def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[Surg
     ]
     if form.one_row_branch:
         of_one_row = {mixer: lowering for mixer, lowering, _ in _OF_ONE_ROW}
+        condition = OneRowCondition()
         plain = [
-            (mixer, OneRowBranch(of_one_row[mixer], lowering), node_budget + BRANCH_NODES)
-            if pads_rows_of(lowering)
+            (mixer, OneRowBranch(of_one_row[mixer], lowering, condition), node_budget + BRANCH_NODES)
+            if pads_rows_of(lowering) or mixer in _MUCH_FASTER_BY_ROW
             else (mixer, lowering, node_budget)
             for mixer, lowering, node_budget in plain
         ]

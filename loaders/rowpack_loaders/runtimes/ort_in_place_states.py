@@ -1,0 +1,102 @@
+"""Try whether the installed ``LinearAttention`` may write a state over the one it reads.
+
+It does all of a head's work in the buffer that the head's next state goes to, so both may be one; that is nowhere
+promised, so it is tried in each process, with the sizes of the model, before anything relies on it. A state that
+stays where it is goes through memory half as often. Field numbers are those of ``onnx.proto``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rowpack_loaders.onnx_wire import MODEL_GRAPH
+from rowpack_loaders.protobuf_wire import FIXED32, encoded_field, encoded_integer
+from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
+from rowpack_loaders.runtimes.ort_state_edges import DOMAIN, OPERATOR
+
+FloatArray = np.ndarray[Any, np.dtype[np.float32]]
+
+onnxruntime = import_onnxruntime()
+
+_FLOAT, _INTEGER, _TEXT = 1, 2, 3  # of an attribute; a tensor of floats is 1, too
+_INPUTS = ("query", "key", "value", "past", "decay", "beta")
+_OUTPUTS = ("out", "present")
+_MOST_HEADS = 2
+_ROWS = (1, 3)
+
+
+@cache
+def writes_over_its_state(heads: int, key_dim: int, value_dim: int) -> bool:
+    """Tell whether results and states are the same bits in place, for a state [heads, key_dim, value_dim]."""
+    heads = min(heads, _MOST_HEADS)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(_one_operator(heads), options, providers=["CPUExecutionProvider"])
+    return all(_is_same(session, rows, heads, key_dim, value_dim) for rows in _ROWS)
+
+
+def _is_same(session: Any, rows: int, heads: int, key_dim: int, value_dim: int) -> bool:
+    count = 0
+
+    def drawn(*shape: int) -> FloatArray:
+        # Irregular enough, and numpy's generators would be imported for nothing else.
+        nonlocal count
+        count += 1
+        steps = np.arange(math.prod(shape), dtype=np.float32) * np.float32(count + 0.7)
+        values: FloatArray = np.sin(steps, dtype=np.float32)
+        return values.reshape(shape)
+
+    inputs = {
+        "query": drawn(1, rows, heads * key_dim),
+        "key": drawn(1, rows, heads * key_dim) / np.float32(key_dim),
+        "value": drawn(1, rows, heads * value_dim),
+        "decay": -np.abs(drawn(1, rows, heads)),
+        "beta": np.abs(drawn(1, rows, heads)),
+    }
+    past = drawn(1, heads, key_dim, value_dim)
+    found = []
+    for present in (np.empty_like(past), past):
+        binding = session.io_binding()
+        for name, values in inputs.items():
+            binding.bind_cpu_input(name, values)
+        for bind, name, state in ((binding.bind_input, "past", past), (binding.bind_output, "present", present)):
+            bind(name, "cpu", 0, np.float32, state.shape, state.ctypes.data)
+        binding.bind_output("out", "cpu")
+        session.run_with_iobinding(binding)
+        found.append((binding.get_outputs()[1].numpy(), present))
+    return all(np.array_equal(apart, together) for apart, together in zip(*found, strict=True))
+
+
+def _one_operator(heads: int) -> bytes:
+    """Return a model of one node; what it takes and gives is declared without shapes."""
+    integers = (
+        _named(name, encoded_integer(3, heads) + encoded_integer(20, _INTEGER))
+        for name in ("q_num_heads", "kv_num_heads")
+    )
+    scale = _named("scale", bytes((2 << 3 | FIXED32,)) + np.float32(1).tobytes() + encoded_integer(20, _FLOAT))
+    rule = _named("update_rule", encoded_field(4, b"gated_delta") + encoded_integer(20, _TEXT))
+    node = b"".join(
+        [
+            *(encoded_field(1, name.encode()) for name in _INPUTS),
+            *(encoded_field(2, name.encode()) for name in _OUTPUTS),
+            encoded_field(4, OPERATOR.encode()),
+            *(encoded_field(5, attribute) for attribute in (*integers, scale, rule)),
+            encoded_field(7, DOMAIN.encode()),
+        ]
+    )
+    floats = encoded_field(2, encoded_field(1, encoded_integer(1, _FLOAT)))
+    graph = [encoded_field(1, node), encoded_field(2, b"in_place")]
+    graph += [encoded_field(11, _named(name, floats)) for name in _INPUTS]
+    graph += [encoded_field(12, _named(name, floats)) for name in _OUTPUTS]
+    opsets = (encoded_integer(2, 20), _named(DOMAIN, encoded_integer(2, 1)))
+    model = [encoded_integer(1, 10), encoded_field(MODEL_GRAPH, b"".join(graph))]
+    return b"".join([*model, *(encoded_field(8, opset) for opset in opsets)])
+
+
+def _named(name: str, rest: bytes) -> bytes:
+    return encoded_field(1, name.encode()) + rest
