@@ -3,10 +3,11 @@
     python benchmarks/speed.py --shape qwen3_5-0.8b --peers-python PEERS/bin/python --llama-cpp LIBRARIES
     python benchmarks/speed.py --shape rwkv4-169m --peers-python PEERS/bin/python
 
-``benchmarks/README.md`` says how the peers are set up. The checkpoint is random, in the published shape. In each round
-every contender of a class of precision runs in turn, in a fresh process: import, load, a first prompt (the time to the
-first token is the sum of the three), then each prompt length once to warm up and once timed, then single steps. Medians
-over the rounds, ratios to the first row. A contender that cannot run here stays in the table's list with the reason.
+``benchmarks/README.md`` says how the peers are set up. The checkpoint is random, in the published shape. In each
+round every contender of a class of precision runs in turn (every second round in the reverse order), in a fresh
+process: import, load, a first prompt (the time to the first token is the sum of the three), then each prompt length
+once to warm up and once timed, then single steps. Medians over the rounds, ratios to the first row. A contender that
+cannot run here stays in the table's list with the reason.
 
 Decode is compared with the time to read the weights once at the bandwidth measured in the same run
 (``read_bandwidth.py``): the best of probes before the first class and after each.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -115,9 +117,11 @@ def measure_class(precision: str, store: ArtifactStore, arguments: argparse.Name
             reason = str(error)
         if reason is not None:
             absent[contender.name] = reason
+    os.sync()  # what was just written is not to be written out beside the first of them
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
     for number in range(arguments.rounds):
-        for name, (contender, source) in sources.items():
+        # There and back, so that what changes on the machine meanwhile meets all alike.
+        for name, (contender, source) in list(sources.items())[:: -1 if number % 2 else 1]:
             if name in absent:
                 continue
             print(f"{name}: round {number + 1} of {arguments.rounds}", file=sys.stderr)
