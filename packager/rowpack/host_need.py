@@ -35,7 +35,7 @@ COMPILING_BYTES = 100 * 10**6
 ARENA_FACTOR = 10
 """Bytes that ONNX Runtime's arena takes at most for a byte of activations that are needed at once.
 
-It grows by doubling and keeps what it has. Measured: 2 to 6 for chunks of 64 rows, 3 to 9 for chunks of 512.
+It grows by doubling and keeps what it has. Measured: 2 to 8 for chunks of 64 rows, 3 to 9 for chunks of 512.
 """
 
 _OTHERWISE = "free memory, or build on a larger machine"
