@@ -1,10 +1,10 @@
 """Hold the states and caches of one sequence in host memory.
 
-A fixed-size state has two buffers, a front and a back: an engine reads the front and writes the back, then
-the two change places, so 20 MB of state move by a flag and not by a copy. Where an engine can write a state over the
-one it reads, both are one. A cache has one buffer with a row
-a position: an engine reads the filled rows and writes its new ones straight behind them. Rows that are not
-filled are never read, so they need no initial value and cost no memory until they are used.
+A fixed-size state has two buffers, a front and a back: an engine reads the front and writes the back, then the
+two change places, so 20 MB of state move by a flag and not by a copy. Where an engine can write a state over
+the one it reads, both are one. A cache has one buffer with a row a position: an engine reads the filled rows
+and writes its new ones straight behind them. Rows that are not filled are never read, so they need no initial
+value and cost no memory until they are used.
 """
 
 from __future__ import annotations

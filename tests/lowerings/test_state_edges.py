@@ -193,6 +193,8 @@ def test_any_other_way_in_or_out_stays_as_it_is(change: Any) -> None:
     [
         state(0, dtype="float16"),
         state(0, shape=(HEADS, KEY_DIM)),
+        state(0, shape=(HEADS, KEY_DIM, VALUE_DIM + 1)),
+        state(0, shape=(1, HEADS, KEY_DIM, VALUE_DIM)),
         state(0, input="other"),
         state(0, output="other"),
         state(0, input="ssm_state_0" * 20),
@@ -213,6 +215,10 @@ def test_broken_bytes_are_refused() -> None:
 @pytest.mark.parametrize(("heads", "key_dim", "value_dim"), [(1, 8, 8), (16, 128, 128), (3, 16, 32)])
 def test_the_installed_operator_may_write_over_its_state(heads: int, key_dim: int, value_dim: int) -> None:
     assert writes_over_its_state(heads, key_dim, value_dim)
+
+
+def test_a_head_that_no_model_has_is_not_tried() -> None:
+    assert not writes_over_its_state(1, 2**31, 2**31)
 
 
 def test_an_operator_that_gives_other_numbers_in_place_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,18 @@ _FLOAT, _INTEGER, _TEXT = 1, 2, 3  # of an attribute; a tensor of floats is 1, t
 _INPUTS = ("query", "key", "value", "past", "decay", "beta")
 _OUTPUTS = ("out", "present")
 _MOST_HEADS = 2
+_MOST_VALUES = 2**20  # of a head
 _ROWS = (1, 3)
 
 
 @cache
 def writes_over_its_state(heads: int, key_dim: int, value_dim: int) -> bool:
-    """Tell whether results and states are the same bits in place, for a state [heads, key_dim, value_dim]."""
+    """Tell whether results and states are the same bits in place, for a state [heads, key_dim, value_dim].
+
+    A head far larger than any model's is not tried: loading is not to take memory for what a file merely says.
+    """
+    if key_dim * value_dim > _MOST_VALUES:
+        return False
     heads = min(heads, _MOST_HEADS)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -74,9 +74,9 @@ def take_reshapes_from_edges(model: bytes, states: Iterable[StateRecord], *, whe
         # How often each name is said where names are read: by the one reshape or node, and by what declares it.
         between = (first.outputs[0], last.inputs[0])
         said = {state.input: 2, state.output: 1, **{name: 1 + (name in infos) for name in between}}
-        is_declared = state.input in infos and state.output in infos
-        is_fitting = is_declared and state.dtype == "float32" and len(state.shape) == 3
-        if not is_fitting or any(model.count(_read_name(name)) != count for name, count in said.items()):
+        if not _is_declared(graph, infos, state) or any(
+            model.count(_read_name(name)) != count for name, count in said.items()
+        ):
             continue
         shape = (1, *state.shape)
         changes[first.place] = changes[last.place] = b""
@@ -115,6 +115,21 @@ def _parts(
             elif kind == ("", "Reshape") and node.inputs and node.outputs:
                 into[node.inputs[0]] = out_of[node.outputs[0]] = node
     return operators, into, out_of, infos
+
+
+def _is_declared(graph: memoryview, infos: Mapping[str, tuple[int, int]], state: StateRecord) -> bool:
+    """Tell whether the graph declares the state in three dimensions just as the manifest does.
+
+    What does not agree stays, for the check of the engine's inputs and outputs to find.
+    """
+    return (
+        state.dtype == "float32"
+        and len(state.shape) == 3
+        and all(
+            name in infos and graph[slice(*infos[name])] == encoded_field(field, value_info(name, _FLOAT, state.shape))
+            for field, name in ((_GRAPH_INPUT, state.input), (_GRAPH_OUTPUT, state.output))
+        )
+    )
 
 
 def _names(node: Message, number: int) -> tuple[str, ...]:

@@ -131,15 +131,7 @@ def raise_problems(problems: Sequence[Problem], folder: Path) -> None:
     if not problems:
         return
     if len(problems) == 1:
-        (problem,) = problems
-        raise RowpackError(
-            problem.code,
-            problem.message,
-            where=problem.where,
-            found=problem.found,
-            expected=problem.expected,
-            remedy=problem.remedy,
-        )
+        raise RowpackError.of(problems[0])
     raise RowpackError(
         "bad_checkpoint",
         f"the checkpoint has {len(problems)} problems",
