@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rowpack.families import family_named
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def export_graph(
-    model: ModelDescription, plan: WeightPlan, precision: str, *, eight_bit_rows: Collection[str] = ()
+    model: ModelDescription, plan: WeightPlan, precision: str, *, eight_bit_rows: Mapping[str, int] | None = None
 ) -> onnx.ModelProto:
     """Return the exported model; its initializers refer to ``weights.safetensors`` at the plan's offsets.
 
     Quantised projections are part of the model: what engines compute is compared with them. ``eight_bit_rows`` names
-    float32 weights whose products round the rows that enter them.
+    float32 weights whose products round the rows that enter them, in blocks of so many columns.
     """
     from rowpack.graph.dtypes import work_dtype
     from rowpack.graph.emitter import Emitter

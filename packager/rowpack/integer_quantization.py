@@ -11,13 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rowpack.block_quantization import (
-    BLOCK_COLUMNS,
-    QuantizedBlocks,
-    Rows,
-    divides_into_blocks,
-    quantize_blocks,
-)
+from rowpack.block_quantization import QuantizedBlocks, Rows, block_columns, quantize_blocks
 from rowpack.families.declaration import ModelDescription, Transform, WeightSpec
 
 CODE_DTYPES = {8: "uint8", 4: "uint4"}
@@ -104,6 +98,12 @@ def multiplied_names(model: ModelDescription) -> Iterator[str]:
     yield from (name for name in quantized_names(model) if name not in looked_up)
 
 
+def rounded_blocks(model: ModelDescription) -> dict[str, int]:
+    """Return the columns of a block of each weight that rows are multiplied with; rows are rounded in the same."""
+    shapes = {spec.name: spec.shape for spec in model.weights}
+    return {name: shapes[name][1] // shapes[scale_name(name)][1] for name in multiplied_names(model)}
+
+
 def half_precision_tables(model: ModelDescription, work: str) -> frozenset[str]:
     """Return the names of the embeddings that are narrower than the work dtype."""
     tables = (spec for spec in model.weights if spec.part == "embedding")
@@ -119,7 +119,7 @@ def _embedding(
 ) -> list[WeightSpec]:
     """Return the table, and the head beside it where the two were one and are stored in different ways."""
     tied = all(other.part != "head" for other in model.weights)
-    if not divides_into_blocks(spec.shape[1]):
+    if not block_columns(4, spec.shape[1]):
         return [spec] if tied else [_as_in_the_checkpoint(spec, checkpoint_dtypes)]
     if tied and head_bits == embedding_bits:
         return [spec] if head_bits is None else _stored(spec, head_bits)
@@ -146,9 +146,10 @@ def _as_in_the_checkpoint(spec: WeightSpec, checkpoint_dtypes: Mapping[str, str]
 def _stored(spec: WeightSpec, bits: int) -> list[WeightSpec]:
     """Return codes, scales and zero points in place of ``spec``."""
     rows, columns = spec.shape
-    if not divides_into_blocks(columns):
+    block = block_columns(bits, columns)
+    if not block:
         return [spec]
-    blocks = columns // BLOCK_COLUMNS
+    blocks = columns // block
     codes = QuantizedPart(spec.transform, bits, lambda quantized: quantized.codes)
     beside = replace(spec, shape=(rows, blocks), quantizable=False, derived=True)
     return [
@@ -156,7 +157,7 @@ def _stored(spec: WeightSpec, bits: int) -> list[WeightSpec]:
             spec,
             dtype=CODE_DTYPES[bits],
             transform=codes,
-            stored_shape=(rows, blocks, BLOCK_COLUMNS * bits // 8),
+            stored_shape=(rows, blocks, block * bits // 8),
         ),
         replace(
             beside,

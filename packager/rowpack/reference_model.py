@@ -17,7 +17,7 @@ from rowpack.checkpoint import Checkpoint
 from rowpack.engine_stage import counted, scratch_file
 from rowpack.engines.backend import FileRange
 from rowpack.export import export_graph
-from rowpack.integer_quantization import dequantized, multiplied_names, quantized_names
+from rowpack.integer_quantization import dequantized, quantized_names, rounded_blocks
 from rowpack.model_preparation import PreparedModel
 from rowpack.progress import Progress
 from rowpack.weights import WeightPlan, plan_weights, stream_weights
@@ -76,5 +76,5 @@ def reference_model(
             pieces = counted(stream_weights(plan, checkpoint), stage)
             written = kept.enter_context(scratch_file(target, pieces, plan.section_bytes, "reference"))
         model = dequantized(prepared.model)
-        graph = export_graph(model, plan, prepared.precision, eight_bit_rows=list(multiplied_names(prepared.model)))
+        graph = export_graph(model, plan, prepared.precision, eight_bit_rows=rounded_blocks(prepared.model))
         yield ReferenceModel(serialize(graph), written)

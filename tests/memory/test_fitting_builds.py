@@ -123,16 +123,19 @@ def test_the_choices_for_head_and_embedding_are_passed_on(tmp_path: Path) -> Non
         return [words.split(" (")[0] for words in fitting_on_device(builds, asked, 4096, capacity_bytes)]
 
     smallest = "--precision fp32 --quantization int4 --embedding-quantization int4"
-    assert fitting(900 * MB) == [smallest]
+    assert fitting(800 * MB) == [smallest]
+    wider = "--precision fp32 --quantization int8 --embedding-quantization int8 --max-sequence-length 2240"
+    assert fitting(900 * MB) == [wider, smallest]
     assert fitting(640 * MB) == [f"{smallest} --max-sequence-length 1216"]
     tables = {"quantization": "int4", "embedding_quantization": "int4"}
     assert fitting(640 * MB, **tables) == [f"{smallest} --max-sequence-length 1216"]
     assert fitting(720 * MB, **tables) == ["--decoder-engine-layout single"]
     with_head = {"quantization": "int8", "head_quantization": "int8"}
-    assert fitting(1000 * MB, **with_head) == [
+    assert fitting(900 * MB, **with_head) == [
         "--precision fp32 --quantization int8 --head-quantization int8 --embedding-quantization int8"
-        " --max-sequence-length 576",
-        "--precision fp32 --quantization int4 --head-quantization int8 --embedding-quantization int4",
+        " --max-sequence-length 2240",
+        "--precision fp32 --quantization int4 --head-quantization int8 --embedding-quantization int4"
+        " --max-sequence-length 1920",
     ]
     assert fitting(500 * MB) == []
 

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 import onnxruntime
 import pytest
 
-from rowpack.block_quantization import BLOCK_COLUMNS, quantize_blocks
+from rowpack.block_quantization import quantize_blocks
 from rowpack.graph.dtypes import numpy_dtype, stored_values
 from rowpack.graph.emitter import Emitter
 from rowpack.graph.linear import linear
@@ -21,17 +21,25 @@ from rowpack.surgery.surgery_pass import check_plain, run_passes
 from rowpack_loaders.errors import RowpackError
 
 Array = np.ndarray[Any, Any]
-VOCABULARY, WIDTH = 50, 128
+VOCABULARY = 50
 CODES = {8: "uint8", 4: "uint4"}
+FORMS = {
+    "8 bits, blocks of 128": (8, 256, 128),
+    "8 bits, blocks of 64": (8, 192, 64),
+    "4 bits, blocks of 32": (4, 128, 32),
+}
+"""Bits, columns of a row, and the columns of a block that they come to."""
+
+forms = pytest.mark.parametrize(("bits", "columns", "block"), FORMS.values(), ids=FORMS)
 IDS = np.array([0, 49, 7, 7, 3], np.int32)
 
 
 class Table:
-    """A quantised embedding ``[50, 128]`` in a file, looked up, and multiplied with where it is ``tied``."""
+    """A quantised embedding ``[50, columns]`` in a file, looked up, and multiplied with where it is ``tied``."""
 
-    def __init__(self, folder: Path, bits: int, *, tied: bool = False) -> None:
+    def __init__(self, folder: Path, bits: int, columns: int, *, tied: bool = False) -> None:
         rng = np.random.default_rng(bits)
-        rows = rng.standard_normal((VOCABULARY, WIDTH)).astype(np.float32)
+        rows = rng.standard_normal((VOCABULARY, columns)).astype(np.float32)
         rows[7] = 0
         rows[49, 5] = 1e4
         self.quantized = quantize_blocks(rows, bits)
@@ -50,11 +58,11 @@ class Table:
             data += stored
         (folder / "weights.bin").write_bytes(data)
         hidden = emitter.op(
-            "Gather", [parts["table"], ids], "embedding", axis=0, dtype="float32", shape=["rows", WIDTH]
+            "Gather", [parts["table"], ids], "embedding", axis=0, dtype="float32", shape=["rows", columns]
         )
-        emitter.output(hidden, "hidden", "float32", ["rows", WIDTH])
+        emitter.output(hidden, "hidden", "float32", ["rows", columns])
         if tied:
-            x = emitter.input("x", "float32", ["rows", WIDTH])
+            x = emitter.input("x", "float32", ["rows", columns])
             logits = linear(emitter, x, parts["table"], "head", dtype="float32", shape=["rows", VOCABULARY])
             emitter.output(logits, "logits", "float32", ["rows", VOCABULARY])
         run_passes(emitter.graph, [DequantizeBlocks({"table": parts["scales"]}, {"table": parts["zero_points"]})])
@@ -76,9 +84,10 @@ class Table:
         return result
 
 
-@pytest.mark.parametrize("bits", CODES)
-def test_looked_up_rows_are_what_the_numbers_stand_for(tmp_path: Path, bits: int) -> None:
-    table = Table(tmp_path, bits)
+@forms
+def test_looked_up_rows_are_what_the_numbers_stand_for(tmp_path: Path, bits: int, columns: int, block: int) -> None:
+    table = Table(tmp_path, bits, columns)
+    assert table.quantized.scales.shape == (VOCABULARY, columns // block)
     wanted = table.quantized.dequantized()[IDS]
     assert np.array_equal(table.run(table.exported, "hidden", token_id=IDS), wanted)
     engine = export_model(table.engine_graph())
@@ -89,14 +98,16 @@ def test_looked_up_rows_are_what_the_numbers_stand_for(tmp_path: Path, bits: int
 
 
 def test_a_lookup_needs_plain_operators_only(tmp_path: Path) -> None:
-    graph = Table(tmp_path, 4).engine_graph()
+    graph = Table(tmp_path, 4, 128).engine_graph()
     check_plain(graph)
     assert "DequantizeLinear" not in {node.op for node in graph.nodes}, "the whole table would be widened"
 
 
-@pytest.mark.parametrize("bits", CODES)
-def test_a_tied_head_multiplies_the_bytes_that_are_looked_up(tmp_path: Path, bits: int) -> None:
-    table = Table(tmp_path, bits, tied=True)
+@forms
+def test_a_tied_head_multiplies_the_bytes_that_are_looked_up(
+    tmp_path: Path, bits: int, columns: int, block: int
+) -> None:
+    table = Table(tmp_path, bits, columns, tied=True)
     graph = table.engine_graph()
     check_plain(graph, (BLOCK_PRODUCT,))
     (lookup,) = [node for node in graph.nodes if node.op == "Gather" and node.inputs[0].name == "table"]
@@ -105,8 +116,8 @@ def test_a_tied_head_multiplies_the_bytes_that_are_looked_up(tmp_path: Path, bit
     engine = export_model(graph)
     names = [tensor.name for tensor in engine.graph.initializer]
     assert len(names) == len(set(names))
-    x = np.random.default_rng(3).standard_normal((len(IDS), WIDTH)).astype(np.float32)
-    blocks = x.reshape(len(x), -1, BLOCK_COLUMNS)
+    x = np.random.default_rng(3).standard_normal((len(IDS), columns)).astype(np.float32)
+    blocks = x.reshape(len(x), -1, block)
     step = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(127)
     rounded = (np.rint(blocks / step) * step).reshape(x.shape)
     wanted = rounded.astype(np.float64) @ table.quantized.dequantized().astype(np.float64).T

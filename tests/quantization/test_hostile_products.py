@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import helper
-from test_block_projections import Projection
+from test_block_projections import Projection, forms
 
 from rowpack_loaders.block_products import block_product_problems, check_block_products
 from rowpack_loaders.errors import RowpackError
@@ -76,9 +76,9 @@ def test_a_hostile_product_is_refused(tmp_path: Path, name: str) -> None:
     assert {problem.code for problem in block_product_problems(data, where="engine.onnx")} == {"block_product_invalid"}
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_our_own_are_accepted(tmp_path: Path, bits: int) -> None:
-    check_block_products(Projection(tmp_path, bits).engine().SerializeToString(), where="engine.onnx")
+@forms
+def test_our_own_are_accepted(tmp_path: Path, bits: int, columns: int, block: int) -> None:
+    check_block_products(Projection(tmp_path, bits, columns).engine().SerializeToString(), where="engine.onnx")
 
 
 def test_a_graph_without_such_products_is_not_looked_at() -> None:

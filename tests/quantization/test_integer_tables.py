@@ -13,12 +13,18 @@ from rowpack.block_quantization import quantize_blocks
 from rowpack.checkpoint import open_checkpoint
 from rowpack.families import find_family
 from rowpack.families.declaration import ModelDescription
-from rowpack.integer_quantization import dequantized, quantized_names, scale_name, zero_point_name
+from rowpack.integer_quantization import dequantized, quantized_names, rounded_blocks, scale_name, zero_point_name
 from rowpack.quantization import quantize
 from rowpack.weights import plan_weights, read_weights, stream_weights
 from rowpack_loaders.safetensors_header import parse_header
 
 KEPT_WORDS = ("norm", "conv", "in_proj_ba", "decay", "dt_bias", "receptance", "mix_", "bonus", "embed")
+
+BLOCKS = {
+    "int8": {192: 64, 256: 128, 512: 128, 768: 128},
+    "int4": dict.fromkeys((192, 256, 512, 768), 32),
+}
+"""Columns of a block, by the columns that rows of the trained checkpoints have."""
 
 
 def described(
@@ -71,7 +77,7 @@ def test_the_embedding_is_stored_by_choice(family: str, head: str | None, embedd
     (table,) = [spec for spec in plain.weights if spec.part == "embedding"]
     dtypes = {"int8": "uint8", "int4": "uint4", "none": "float32"}
     assert stored[table.name].dtype == dtypes[embedding]
-    assert stored[scale_name(table.name)].shape == (table.shape[0], table.shape[1] // 32)
+    assert stored[scale_name(table.name)].shape == (table.shape[0], table.shape[1] // BLOCKS[embedding][192])
     tied = all(spec.part != "head" for spec in plain.weights)
     if tied and (head or "int4") == embedding:
         assert model.head_name not in stored, "one tensor serves both"
@@ -93,15 +99,29 @@ def test_the_section_holds_what_the_rows_quantise_to(width: str) -> None:
     bits = 8 if width == "int8" else 4
     for name in quantized_names(model):
         rows = restored[name]
-        blocks = rows.shape[1] // 32
+        block = BLOCKS[width][rows.shape[1]]
+        blocks = rows.shape[1] // block
         codes, scales, zero_points = (entries[part] for part in (name, scale_name(name), zero_point_name(name)))
-        assert (codes.dtype, codes.shape) == ("U8", (rows.shape[0], blocks, 32 * bits // 8))
+        assert (codes.dtype, codes.shape) == ("U8", (rows.shape[0], blocks, block * bits // 8))
         assert (zero_points.dtype, zero_points.shape) == ("U8", (rows.shape[0], blocks * bits // 8))
-        numbers = unpacked(section[codes.offset_bytes : codes.end_bytes], bits).reshape(rows.shape[0], blocks, 32)
+        numbers = unpacked(section[codes.offset_bytes : codes.end_bytes], bits).reshape(rows.shape[0], blocks, block)
         zeros = unpacked(section[zero_points.offset_bytes : zero_points.end_bytes], bits).reshape(-1, blocks, 1)
         steps = np.frombuffer(section[scales.offset_bytes : scales.end_bytes], np.float32).reshape(-1, blocks, 1)
         assert np.array_equal(((numbers - zeros) * steps).reshape(rows.shape), rows)
     assert set(restored) <= set(entries)
+
+
+@pytest.mark.parametrize("width", BLOCKS)
+@pytest.mark.parametrize("family", TRAINED)
+def test_rows_are_rounded_in_the_blocks_of_what_they_are_multiplied_with(family: str, width: str) -> None:
+    _, model = described(TRAINED[family], width, embedding=width)
+    stored = {spec.name: spec for spec in model.weights}
+    untied = any(spec.part == "head" for spec in model.weights)
+    looked_up = {spec.name for spec in model.weights if spec.part == "embedding" and untied}
+    found = rounded_blocks(model)
+    assert found.keys() == set(quantized_names(model)) - looked_up
+    assert found == {name: BLOCKS[width][stored[name].shape[1]] for name in found}
+    assert set(found.values()) == set(BLOCKS[width].values()), "checkpoints have rows of both kinds"
 
 
 def unpacked(data: bytes, bits: int) -> Any:

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from rowpack.block_quantization import BLOCK_COLUMNS
 from rowpack.graph.emitter import Emitter, Tensor
 
 
-def look_up_blocks(emitter: Emitter, lookup: Any, table: Sequence[gs.Constant], bits: int) -> None:
-    """Let the Gather ``lookup`` give float32 rows of the table; its output keeps its name.
+def look_up_blocks(emitter: Emitter, lookup: Any, table: Sequence[gs.Constant], bits: int, columns: int) -> None:
+    """Let the Gather ``lookup`` give float32 rows of ``columns`` of the table; its output keeps its name.
 
     ``table`` is codes, bytes ``[rows, blocks, bytes of a block]``, scales, float32 ``[rows, blocks]``, and zero points,
     bytes ``[rows, bytes of a row's]``; codes and zero points are numbers of ``bits`` bits.
@@ -30,16 +29,18 @@ def look_up_blocks(emitter: Emitter, lookup: Any, table: Sequence[gs.Constant], 
     def of_the_rows(part: gs.Constant, name: str) -> Tensor:
         return scope.op("Gather", [part, ids], f"{name}_of_rows", axis=0)
 
-    def numbers(part: gs.Constant, columns: int, name: str) -> Tensor:
+    def numbers(part: gs.Constant, of_a_block: int, name: str) -> Tensor:
         found = of_the_rows(part, name)
         whole = found if bits == 8 else _unpack_halves(scope, found, name)
-        return scope.cast(scope.reshape(whole, [-1, blocks, columns], name), "float32", f"{name}_float")
+        return scope.cast(scope.reshape(whole, [-1, blocks, of_a_block], name), "float32", f"{name}_float")
 
-    steps = scope.op("Sub", [numbers(codes, BLOCK_COLUMNS, "codes"), numbers(zero_points, 1, "zero_points")], "steps")
+    steps = scope.op(
+        "Sub", [numbers(codes, columns // blocks, "codes"), numbers(zero_points, 1, "zero_points")], "steps"
+    )
     scale = scope.reshape(of_the_rows(scales, "scales"), [-1, blocks, 1], "scale_of_block")
     widened = scope.op("Mul", [steps, scale], "widened")
     lookup.op, lookup.attrs = "Reshape", {}
-    lookup.inputs = [widened, scope.ints(-1, blocks * BLOCK_COLUMNS)]
+    lookup.inputs = [widened, scope.ints(-1, columns)]
 
 
 def _unpack_halves(emitter: Emitter, packed: Tensor, name: str) -> Tensor:

@@ -17,7 +17,6 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues
 
-from rowpack.block_quantization import BLOCK_COLUMNS
 from rowpack.graph.custom_operators import CONTRIBUTED_DOMAIN
 from rowpack.graph.dtypes import onnx_type
 from rowpack.graph.emitter import Emitter, Tensor
@@ -73,14 +72,15 @@ class DequantizeBlocks:
         for node in [node for node in graph.nodes if _reads(node, self._scales)]:
             position = _TABLE_POSITION[node.op]
             stored = node.inputs[position]
+            scales = self._scales[stored.name]
             node.inputs[position] = emitter.at_root(node.name).op(
                 "DequantizeLinear",
-                [stored, self._scales[stored.name], self._zero_points[stored.name]],
+                [stored, scales, self._zero_points[stored.name]],
                 "weight",
                 dtype="float32",
                 shape=stored.shape,
                 axis=1,
-                block_size=BLOCK_COLUMNS,
+                block_size=int(stored.shape[1]) // int(scales.shape[1]),
             )
 
     def check_after(self, graph: gs.Graph) -> None:
@@ -127,17 +127,18 @@ class MultiplyBlocks:
             codes, scales, zero_points = dequantized.inputs
             rows, columns = (int(extent) for extent in codes.shape)
             bits = _bits(codes)
-            blocks = columns // BLOCK_COLUMNS
+            block = dequantized.attrs["block_size"]
+            blocks = columns // block
             # A head that is tied to the embedding reads the constants that the lookup reads.
             for tensor, shape in (
-                (codes, [rows, blocks, BLOCK_COLUMNS * bits // 8]),
+                (codes, [rows, blocks, block * bits // 8]),
                 (zero_points, [rows, blocks * bits // 8]),
             ):
                 if tensor.name not in as_bytes:
                     as_bytes[tensor.name] = _as_bytes(tensor, shape)
             stored = [as_bytes[codes.name], scales, as_bytes[zero_points.name]]
             if reader.op == "Gather":
-                look_up_blocks(emitter, reader, stored, bits)
+                look_up_blocks(emitter, reader, stored, bits, columns)
             else:
                 reader.inputs = [reader.inputs[0], *stored]
                 reader.op, reader.domain = OPERATOR, CONTRIBUTED_DOMAIN
@@ -145,7 +146,7 @@ class MultiplyBlocks:
                     "K": columns,
                     "N": rows,
                     "bits": bits,
-                    "block_size": BLOCK_COLUMNS,
+                    "block_size": block,
                     "accuracy_level": EIGHT_BIT_ROWS,
                 }
             dequantized.inputs.clear()
@@ -209,7 +210,7 @@ def _reads(node: Any, names: Mapping[str, Tensor]) -> bool:
 
 
 def _dequantizes_blocks(node: Any) -> bool:
-    return node.op == "DequantizeLinear" and node.attrs.get("block_size") == BLOCK_COLUMNS and _bits(node.inputs[0]) > 0
+    return node.op == "DequantizeLinear" and "block_size" in node.attrs and _bits(node.inputs[0]) > 0
 
 
 def _bits(tensor: Tensor) -> int:

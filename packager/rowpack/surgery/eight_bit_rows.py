@@ -7,11 +7,10 @@ weights is off by a fifth although every product is right, so that a wrong one w
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 import onnx_graphsurgeon as gs
 
-from rowpack.block_quantization import BLOCK_COLUMNS
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.surgery.surgery_pass import surgery_error
 
@@ -21,17 +20,20 @@ SMALLEST_MAGNITUDE = 1e-30
 
 
 class RoundRows:
-    """Round the rows that enter each Gemm whose weight is one of ``names``; inputs of several products once."""
+    """Round the rows that enter Gemms; inputs of several products with blocks alike once.
+
+    ``block_columns`` maps the names of those Gemms' weights to the columns of a block.
+    """
 
     name = "round rows"
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = frozenset(names)
+    def __init__(self, block_columns: Mapping[str, int]) -> None:
+        self._block_columns = block_columns
 
     def check_before(self, graph: gs.Graph) -> None:
         """Every named weight must be read by one product or more."""
         read = {node.inputs[1].name for node in graph.nodes if node.op == "Gemm"}
-        for name in sorted(self._names - read):
+        for name in sorted(self._block_columns.keys() - read):
             raise surgery_error(
                 self.name, "a weight is read by no projection", where=name, found="no Gemm", expected="a Gemm"
             )
@@ -39,25 +41,30 @@ class RoundRows:
     def apply(self, graph: gs.Graph) -> None:
         """Rewrite in place."""
         emitter = Emitter(graph)
-        rounded: dict[int, Tensor] = {}
-        for node in [node for node in graph.nodes if node.op == "Gemm" and node.inputs[1].name in self._names]:
+        rounded: dict[tuple[int, int], Tensor] = {}
+        for node in [node for node in graph.nodes if node.op == "Gemm" and node.inputs[1].name in self._block_columns]:
             rows, weight = node.inputs
-            if id(rows) not in rounded:
-                rounded[id(rows)] = _rounded(emitter.at_root(node.name), rows, int(weight.shape[1]))
-            node.inputs = [rounded[id(rows)], weight]
+            block = self._block_columns[weight.name]
+            if (id(rows), block) not in rounded:
+                rounded[id(rows), block] = _rounded(emitter.at_root(node.name), rows, int(weight.shape[1]), block)
+            node.inputs = [rounded[id(rows), block], weight]
 
     def check_after(self, graph: gs.Graph) -> None:
         """Named weights must multiply rounded rows."""
         for node in graph.nodes:
-            if node.op == "Gemm" and node.inputs[1].name in self._names and node.inputs[0].inputs[0].op != "Reshape":
+            if (
+                node.op == "Gemm"
+                and node.inputs[1].name in self._block_columns
+                and node.inputs[0].inputs[0].op != "Reshape"
+            ):
                 raise surgery_error(
                     self.name, "a projection was missed", where=node.name, found="its rows", expected="rounded rows"
                 )
 
 
-def _rounded(scope: Emitter, rows: Tensor, columns: int) -> Tensor:
+def _rounded(scope: Emitter, rows: Tensor, columns: int, block: int) -> Tensor:
     """Emit round(x · 127 / m) · m / 127, where m is the largest magnitude of each block of x."""
-    blocks = scope.reshape(rows, [-1, columns // BLOCK_COLUMNS, BLOCK_COLUMNS], "blocks")
+    blocks = scope.reshape(rows, [-1, columns // block, block], "blocks")
     largest = scope.op("ReduceMax", [scope.op("Abs", [blocks], "magnitudes"), scope.ints(-1)], "largest", keepdims=1)
     # A block of zeros divides by something; denormal numbers are flushed to zero where engines run.
     divisor = scope.op("Max", [largest, scope.floats("smallest", SMALLEST_MAGNITUDE)], "divisor")
