@@ -82,18 +82,23 @@ class SequenceBuffers:
     ``position`` counts the rows seen since the start, ``front`` says which buffer of each pair is current,
     and caches are filled from ``cache_start`` for ``cache_rows`` rows. With ``slide`` a full cache drops
     its oldest row (:meth:`drop_oldest_row`) instead of being full. ``in_place`` names states, by their inputs, that
-    the engines write over what they read.
+    the engines write over what they read, and ``turned`` those that lie in memory last dimension first.
     """
 
     def __init__(
-        self, model: ModelDescription, *, slide: bool = False, in_place: Collection[str] = frozenset()
+        self,
+        model: ModelDescription,
+        *,
+        slide: bool = False,
+        in_place: Collection[str] = frozenset(),
+        turned: Collection[str] = frozenset(),
     ) -> None:
         self.model = model
         self.slide = slide
         self.capacity_rows = model.limits.max_cache_length
         allocated_rows = self.capacity_rows + (SLIDE_SLACK_ROWS if slide else 0)
         self.fixed = [
-            FixedState(state, _front_and_back(state, state.input in in_place))
+            FixedState(state, _front_and_back(state, state.input in in_place, state.input in turned))
             for state in model.states
             if state.update != APPEND_ROWS
         ]
@@ -169,9 +174,14 @@ def storage_value(value: float, dtype: str) -> float | int:
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
-def _front_and_back(state: StateRecord, is_in_place: bool) -> tuple[Array, Array]:
-    front = _empty(state, state.shape)
-    return front, front if is_in_place else _empty(state, state.shape)
+def _front_and_back(state: StateRecord, is_in_place: bool, is_turned: bool) -> tuple[Array, Array]:
+    """Return two arrays of the state's shape, or one twice; a turned one is a view of the memory behind it."""
+
+    def buffer() -> Array:
+        return _empty(state, state.shape[::-1]).T if is_turned else _empty(state, state.shape)
+
+    front = buffer()
+    return front, front if is_in_place else buffer()
 
 
 def _empty(state: StateRecord, shape: tuple[int, ...]) -> Array:

@@ -29,7 +29,7 @@ from rowpack_loaders.runtimes.host_sequence import open_host_sequence
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_in_place_states import writes_over_its_state
 from rowpack_loaders.runtimes.ort_sequence import LoadedEngine, OrtBoundEngine
-from rowpack_loaders.runtimes.ort_state_edges import take_reshapes_from_edges
+from rowpack_loaders.runtimes.ort_state_edges import EngineEdges, StateEdges
 from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime
 from rowpack_loaders.runtimes.thread_wait import ThreadWait, chosen_spin_us
 from rowpack_loaders.weights import WeightView, view_weights
@@ -109,13 +109,16 @@ class OrtRuntime:
         # A graph that takes any number of rows can serve both roles, as one session with one set of weights.
         first_role = {id(onnx_bytes): role for role, onnx_bytes in reversed(list(engines.items()))}
         self._check_operators(role for role in engines if role in first_role.values())
+        edges = {role: self._edges(model.engines[role], engines[role]) for role in first_role.values()}
+        # Sequences run through all engines that are loaded, so a buffer must suit all of them.
+        turned = frozenset.intersection(*(found.turnable for found in edges.values()))
         with ThreadPoolExecutor(len(first_role)) as pool:
             loading = {
-                role: pool.submit(self._load, model.engines[role], engines[role], values)
-                for role in first_role.values()
+                role: pool.submit(self._load, model.engines[role], found.taken_off(turned), values)
+                for role, found in edges.items()
             }
         self._engines = {role: loading[first_role[id(onnx_bytes)]].result() for role, onnx_bytes in engines.items()}
-        # Sequences run through all engines that are loaded.
+        self._turned = turned
         self._in_place = frozenset.intersection(*(engine.in_place for engine in self._engines.values()))
         if weights is not None and any(has_block_products(onnx_bytes) for onnx_bytes in engines.values()):
             weights.give_back_pages()  # of what was packed
@@ -129,7 +132,7 @@ class OrtRuntime:
         """Return a new sequence with its own buffers, at its start."""
         return open_host_sequence(
             OrtBoundEngine,
-            SequenceBuffers(self.model, slide=slide, in_place=self._in_place),
+            SequenceBuffers(self.model, slide=slide, in_place=self._in_place, turned=self._turned),
             (self.model.engines[DECODE], self._engines[DECODE]),
             (self.model.engines[PREFILL], self._engines[PREFILL]) if self.has_prefill_engine else None,
         )
@@ -140,7 +143,16 @@ class OrtRuntime:
             product = f"ONNX Runtime {self.backend_version}"
             check_required_operators(needs, operators_of_onnxruntime(onnxruntime), product)
 
-    def _load(self, engine: EngineRecord, onnx_bytes: bytes, values: Mapping[str, Any]) -> LoadedEngine:
+    def _edges(self, engine: EngineRecord, onnx_bytes: bytes) -> EngineEdges:
+        if self._section is not None:
+            # Optimisers read small initializers from the file that external data names, so it must be the bundle;
+            # the big ones are taken from values.
+            onnx_bytes = relocate_external_data(
+                onnx_bytes, self._section.path.name, self._section.offset_bytes, where=engine.section
+            )
+        return EngineEdges(onnx_bytes, self.model.states, where=engine.section)
+
+    def _load(self, engine: EngineRecord, edges: StateEdges, values: Mapping[str, Any]) -> LoadedEngine:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.intra_op_num_threads = self.thread_count
@@ -151,8 +163,8 @@ class OrtRuntime:
         # By the graph's own order (rowpack's has few results alive at once); the runtime's own choice leaves the next
         # states of every layer to the end.
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-        if has_block_products(onnx_bytes):
-            check_block_products(onnx_bytes, where=engine.section)
+        if has_block_products(edges.model):
+            check_block_products(edges.model, where=engine.section)
         else:
             options.add_session_config_entry("session.disable_prepacking", "1")
         if not self._has_weights_to_widen:
@@ -166,15 +178,9 @@ class OrtRuntime:
         for name, value in values.items():
             options.add_initializer(name, value)
         if self._section is not None:
-            # Optimisers read small initializers from the file that external data names, so it must be the bundle;
-            # the big ones are taken from the values above.
-            onnx_bytes = relocate_external_data(
-                onnx_bytes, self._section.path.name, self._section.offset_bytes, where=engine.section
-            )
             folder = str(self._section.path.parent)
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
             self._section.check_in_place()
-        edges = take_reshapes_from_edges(onnx_bytes, self.model.states, where=engine.section)
         session = self._create_session(engine, edges.model, options)
         if self._section is not None:
             self._section.check_in_place()

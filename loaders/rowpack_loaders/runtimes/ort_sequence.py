@@ -66,7 +66,7 @@ class OrtBoundEngine:
         max_rows: int,
     ) -> None:
         self._session = loaded.session
-        self._shapes = loaded.edges.shapes
+        self._edges = loaded.edges
         self._buffers = buffers
         self._inputs = RowInputs(engine, buffers, max_rows)
         self._mask: FloatArray | None = None
@@ -121,9 +121,11 @@ class OrtBoundEngine:
             record = state.record
             element_type = _ELEMENT_TYPES[record.dtype]
             source, target = state.pair[front], state.pair[front ^ 1]
-            shape = self._shapes.get(record.input, source.shape)
-            raw.bind_input(record.input, _CPU, element_type, shape, source.ctypes.data)
-            raw.bind_output(record.output, _CPU, element_type, shape, target.ctypes.data)
+            edges = self._edges
+            shape = edges.shapes.get(record.input, source.shape)
+            into, out_of = (edges.names.get(name, name) for name in (record.input, record.output))
+            raw.bind_input(into, _CPU, element_type, shape, source.ctypes.data)
+            raw.bind_output(out_of, _CPU, element_type, shape, target.ctypes.data)
         if wants_logits:
             (name,) = (tensor.name for tensor in self._engine.outputs if tensor.role == "logits")
             raw.bind_output(name, _CPU, _ELEMENT_TYPES["float32"], self._logits.shape, self._logits.ctypes.data)
