@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from rowpack.bundle.file_slices import file_slices
 from rowpack.bundle.output_file import OutputFile
 from rowpack.bundle.trailer import build_trailer
 from rowpack_loaders.container import PREAMBLE_BYTES
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 ALIGNMENT_BYTES = 4096
 DEFAULT_MANIFEST_RESERVE_BYTES = 256 * 2**10
 LARGEST_EXACT_INTEGER = 2**53
-
-# Slices of this size are hashed and written at the same time; larger ones would only leave the caches.
-_SLICE_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -149,15 +147,13 @@ class BundleWriter:
             self._file.check_free_space(length_bytes)
         digest = hashlib.sha256()
         position = start
-        for piece in pieces:
-            for begin in range(0, len(piece), _SLICE_BYTES):
-                part = piece[begin : begin + _SLICE_BYTES]
-                hashed = self._hasher.submit(digest.update, part)
-                try:
-                    self._file.write(part, position)
-                finally:
-                    hashed.result()
-                position += len(part)
+        for part in file_slices(pieces, start):
+            hashed = self._hasher.submit(digest.update, part)
+            try:
+                self._file.write(part, position)
+            finally:
+                hashed.result()
+            position += len(part)
         if length_bytes is not None and position - start != length_bytes:
             raise ValueError(f"section {name!r} has {position - start} bytes, not {length_bytes}")
         place = SectionRange(start, position - start)
