@@ -100,14 +100,17 @@ class EngineEdges:
         self._where = where
         self._reshaped: dict[StateRecord, _Edge] = {}
         self._transposed: dict[StateRecord, _Edge] = {}
-        ((graph, self._start, self._end),) = messages_among(memoryview(model), MODEL_GRAPH, where)
+        self._held: dict[bytes, list[_Field]] = {}
+        graphs = list(messages_among(memoryview(model), MODEL_GRAPH, where))
+        if len(graphs) != 1:
+            return  # the runtime says what is wrong with it
+        ((graph, self._start, self._end),) = graphs
         self._graph = bytes(graph)
         self._fields = [
             _Field(number, (start, end), end - len(value))
             for number, value, start, end in fields(graph, where)
             if not isinstance(value, int)
         ]
-        self._held: dict[bytes, list[_Field]] = {}
         self._starts = [field.place[0] for field in self._fields]
         for state in states:
             if state.dtype == "float32" and len(state.shape) in (2, 3):
