@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from test_cached_attention_lowering import GEOMETRIES as ATTENTION_GEOMETRIES
 from test_convolution_and_shift_lowering import COLUMNS, WEIGHT, conv_graph, conv_inputs, run_conv
 
 from rowpack.graph.dtypes import numpy_dtype
+from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.surgery.causal_conv_with_state import causal_conv_with_state
 from rowpack.surgery.group_query_attention import group_query_attention
 from rowpack.surgery.linear_attention import linear_attention
@@ -52,6 +55,29 @@ def test_linear_attention_gives_the_same_bits_however_a_prompt_is_cut() -> None:
         cut = run_delta_rule(graph, inputs, cuts)
         assert np.array_equal(whole[0], cut[0]), cuts
         assert np.array_equal(whole[1], cut[1]), cuts
+
+
+@pytest.mark.parametrize("factor", ["number", "vector"])
+def test_the_operator_scales_queries_that_one_number_multiplies(factor: str) -> None:
+    """A vector is not its scale: then the product stays in the graph."""
+    heads = Heads(2, 2, 32)
+    inputs = delta_rule_inputs("random", 20, heads)
+    width = inputs["q"].shape[1]
+    values = np.float32(0.25) if factor == "number" else np.linspace(0.1, 1.0, width, dtype=np.float32)
+
+    def scaled_first(emitter: Emitter, tensors: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
+        by = emitter.constant("by", np.asarray(values))
+        scaled = emitter.op("Mul", [tensors[0], by], "scaled", dtype="float32", shape=["rows", width])
+        return linear_attention(emitter, [scaled, *tensors[1:]], attributes)
+
+    graph = lowered(scaled_first, *delta_rule_tensors(heads, "rows"))
+    (operator,) = [node for node in graph.model.graph.node if node.op_type == "LinearAttention"]
+    (scale,) = [attribute.f for attribute in operator.attribute if attribute.name == "scale"]
+    (product,) = [node for node in graph.model.graph.node if node.op_type == "Mul"]
+    is_read = any(product.output[0] in node.input for node in graph.model.graph.node)
+    assert (scale, is_read) == ((0.25, False) if factor == "number" else (1.0, True))
+    out, _ = run_delta_rule(graph, inputs, [20])
+    assert relative_error(out, delta_rule(**{**inputs, "q": values * inputs["q"]})[0]) <= RANDOM_BAR
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e5])

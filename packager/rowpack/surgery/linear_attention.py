@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import onnx_graphsurgeon as gs
+
 from rowpack.graph.custom_operators import CONTRIBUTED_DOMAIN
 from rowpack.graph.emitter import Emitter, Tensor
 from rowpack.surgery.delta_rule_geometry import DeltaRuleGeometry
+from rowpack.surgery.pattern import producer
 
 
 def linear_attention(emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
     """Emit one node and the reshapes around it; the same for one row and for a chunk."""
     q, k, v, decay, beta, state = inputs
     shape = DeltaRuleGeometry.of(q, state)
+    queries, scale = _scaled(q)
     value_heads = shape.key_heads * shape.group
 
     def with_batch(tensor: Tensor, width: int, name: str) -> Tensor:
@@ -33,7 +37,7 @@ def linear_attention(emitter: Emitter, inputs: Sequence[Tensor], attributes: dic
     out, present = emitter.multi_op(
         "LinearAttention",
         [
-            with_batch(q, shape.key_heads * shape.key_dim, "query"),
+            with_batch(queries, shape.key_heads * shape.key_dim, "query"),
             with_batch(keys, value_heads * shape.key_dim, "key"),
             with_batch(v, value_heads * shape.value_dim, "value"),
             emitter.reshape(state, [1, value_heads, shape.key_dim, shape.value_dim], "state_batch"),
@@ -46,9 +50,18 @@ def linear_attention(emitter: Emitter, inputs: Sequence[Tensor], attributes: dic
         q_num_heads=shape.key_heads,
         kv_num_heads=value_heads,
         update_rule="gated_delta",
-        scale=1.0,  # the exported graph has scaled the queries
+        scale=scale,
     )
     return [
         emitter.reshape(out, [-1, value_heads * shape.value_dim], "out"),
         emitter.reshape(present, [value_heads, shape.key_dim, shape.value_dim], "present"),
     ]
+
+
+def _scaled(q: Tensor) -> tuple[Tensor, float]:
+    """Return queries and their scale: what a Mul by one number multiplies, which the operator does by itself."""
+    product = producer(q, "Mul")
+    factor = None if product is None else product.inputs[1]
+    if product is None or not isinstance(factor, gs.Constant) or any(extent != 1 for extent in factor.shape):
+        return q, 1.0
+    return product.inputs[0], float(factor.values.item())
