@@ -20,7 +20,7 @@ from rowpack_loaders import RowpackError, decoder, load, open_bundle
 from rowpack_loaders.compatibility.memory_need import memory_need
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, describe_model
-from rowpack_loaders.runtimes import load_runtime
+from rowpack_loaders.runtimes import load_runtime, ort
 from rowpack_loaders.selftest import run_self_test
 from rowpack_loaders.session import Session
 from rowpack_loaders.validation import validate
@@ -233,3 +233,21 @@ def test_either_engine_is_run_before_publishing(tmp_path: Path, monkeypatch: pyt
     assert caught.value.code == "verification_failed"
     assert {"chunked" in problem.message for problem in caught.value.problems} == {role == PREFILL}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_packed_is_given_back_while_the_rest_is_read(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stored and packed weights are in memory together for a moment's worth only, and the numbers do not change."""
+    expected = steps(load(bundle, threads=1).session())
+    given_back: list[MappedSection] = []
+    give_back = MappedSection.give_back_pages
+
+    def counted(section: MappedSection) -> None:
+        given_back.append(section)
+        give_back(section)
+
+    monkeypatch.setattr(MappedSection, "give_back_pages", counted)
+    monkeypatch.setattr(ort, "_GIVE_BACK_SECONDS", 0.001)
+    found = steps(load(bundle, threads=1).session())
+    assert len(given_back) > 1
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

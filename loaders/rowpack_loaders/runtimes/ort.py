@@ -12,7 +12,7 @@ most of the load without making a launch faster (docs/benchmarks.md).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from rowpack_loaders.block_products import check_block_products, has_block_products
@@ -50,6 +50,7 @@ operands of products, which it leaves as they are.
 _VIEWED_AS_INTEGERS = {"BF16": 16, "F8_E4M3": 17}  # onnx.TensorProto.BFLOAT16, FLOAT8E4M3FN
 # Dtypes of weights that are widened for every product; optimisation does it once, at load.
 _WIDENED = frozenset({"F16", "BF16", "F8_E4M3"})
+_GIVE_BACK_SECONDS = 0.05
 _FATAL_ONLY = 4  # what goes wrong is raised as an exception; a library does not write to stderr
 
 _ELEMENT_TYPES = {
@@ -112,16 +113,21 @@ class OrtRuntime:
         edges = {role: self._edges(model.engines[role], engines[role]) for role in first_role.values()}
         # Sequences run through all engines that are loaded, so a buffer must suit all of them.
         turned = frozenset.intersection(*(found.turnable for found in edges.values()))
+        packs = any(has_block_products(onnx_bytes) for onnx_bytes in engines.values())
         with ThreadPoolExecutor(len(first_role)) as pool:
             loading = {
                 role: pool.submit(self._load, model.engines[role], found.taken_off(turned), values)
                 for role, found in edges.items()
             }
+            if weights is not None and packs:
+                # What is packed is read once, so no more of it than of a moment need be in memory twice.
+                while wait(loading.values(), timeout=_GIVE_BACK_SECONDS).not_done:
+                    weights.give_back_pages()
         self._engines = {role: loading[first_role[id(onnx_bytes)]].result() for role, onnx_bytes in engines.items()}
         self._turned = turned
         self._in_place = frozenset.intersection(*(engine.in_place for engine in self._engines.values()))
-        if weights is not None and any(has_block_products(onnx_bytes) for onnx_bytes in engines.values()):
-            weights.give_back_pages()  # of what was packed
+        if weights is not None and packs:
+            weights.give_back_pages()
         for role, loaded in self._engines.items():
             engine, session = model.engines[role], loaded.session
             inputs, outputs = _found_tensors(session.get_inputs()), _found_tensors(session.get_outputs())
