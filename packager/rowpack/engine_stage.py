@@ -194,7 +194,7 @@ def scratch_file(
 
     Raises RowpackError as the bundle writer does.
     """
-    file = OutputFile(target.with_name(f"{target.name}.{kind}"))
+    file = OutputFile(target.with_name(f"{target.name}.{kind}"), will_publish=False)
     try:
         file.check_free_space(length_bytes)
         position = 0

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from rowpack.bundle.write_back import WriteBack
 from rowpack.free_space import free_space_bytes
 from rowpack_loaders.errors import RowpackError
 
@@ -29,15 +30,18 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 class OutputFile:
     """A temporary file beside ``target``: :meth:`publish` makes it the target, :meth:`discard` removes it.
 
-    Created with the permissions the umask leaves. Symbolic links at the target are replaced, not followed. Raises
-    RowpackError ``output_busy`` while another process writes the same target, and what the system refuses.
+    Created with the permissions the umask leaves. Symbolic links at the target are replaced, not followed. What is
+    written goes to the disk meanwhile, unless ``will_publish`` is false. Raises RowpackError ``output_busy`` while
+    another process writes the same target, and what the system refuses, which it may tell some writes later.
     """
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, *, will_publish: bool = True) -> None:
         self.target = target
         _check_target(target)
         with self.translated_errors():
             self.temporary_path, self._descriptor = _create_locked(target)
+        self._will_publish = will_publish
+        self._write_back = WriteBack(self._descriptor)
         self._open = True
 
     def write(self, data: memoryview, offset_bytes: int) -> None:
@@ -47,6 +51,8 @@ class OutputFile:
                 written = os.pwrite(self._descriptor, data, offset_bytes)
                 data = data[written:]
                 offset_bytes += written
+                if self._will_publish:
+                    self._write_back.wrote(written)
 
     def cut(self, length_bytes: int) -> None:
         """Forget everything from ``length_bytes`` on."""
@@ -63,6 +69,7 @@ class OutputFile:
     def publish(self) -> None:
         """Make the file durable under the target's name, replacing what was there in one step."""
         with self.translated_errors():
+            self._write_back.finish()
             os.fsync(self._descriptor)
             self.temporary_path.replace(self.target)
             self._close()
@@ -85,7 +92,10 @@ class OutputFile:
 
     def _close(self) -> None:
         self._open = False
-        os.close(self._descriptor)
+        try:
+            self._write_back.stop()
+        finally:
+            os.close(self._descriptor)
 
     def _translate(self, error: OSError) -> RowpackError:
         if error.errno in _FULL:
