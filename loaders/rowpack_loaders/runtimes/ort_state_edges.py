@@ -4,19 +4,26 @@ The engines' states lie as the manifest says. ``LinearAttention`` wants a batch 
 works on rows where its state has columns. A reshape between a node and an output that a buffer is bound to copies the
 state, a megabyte a layer, and a transpose takes as long as the rest of a row's convolution. So these reshapes and
 transposes are taken off, and the buffers are bound in the operator's shape, or turned. What is stored stays as every
-loader knows it. Field numbers are those of ``onnx.proto``: GraphProto.node = 1, .input = 11, .output = 12,
-.value_info = 13; NodeProto.input = 1, .output = 2, .op_type = 4, .attribute = 5, .domain = 7; AttributeProto.ints = 8.
+loader knows it. Field numbers are those of ``onnx.proto``: NodeProto.input = 1, .output = 2.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rowpack_loaders.manifest import StateRecord, TensorRecord
+from rowpack_loaders.onnx_graph_index import (
+    GRAPH_INPUT,
+    GRAPH_NODE,
+    GRAPH_OUTPUT,
+    GRAPH_VALUE_INFO,
+    Declaration,
+    GraphIndex,
+    GraphNode,
+)
 from rowpack_loaders.onnx_wire import MODEL_GRAPH, value_info
-from rowpack_loaders.protobuf_wire import Message, encoded_field, fields, messages_among
+from rowpack_loaders.protobuf_wire import encoded_field, fields, messages_among
 
 OPERATOR = "LinearAttention"
 DOMAIN = "com.microsoft"
@@ -24,10 +31,6 @@ DOMAIN = "com.microsoft"
 _STATE_INPUT = 3
 _STATE_OUTPUT = 1
 
-_GRAPH_NODE = 1
-_GRAPH_INPUT = 11
-_GRAPH_OUTPUT = 12
-_GRAPH_VALUE_INFO = 13
 _FLOAT = 1
 
 
@@ -62,24 +65,6 @@ class StateEdges:
 
 
 @dataclass(frozen=True)
-class _Field:
-    """A field of the graph: its number, its place, and where its content begins."""
-
-    number: int
-    place: tuple[int, int]
-    content: int
-
-
-@dataclass(frozen=True)
-class _Node:
-    place: tuple[int, int]
-    kind: tuple[str, str]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    axes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class _Edge:
     """What one state's nodes are changed for, and how it is bound then: (input, output), and the shape of both."""
 
@@ -91,8 +76,7 @@ class _Edge:
 class EngineEdges:
     """The edges of one graph that states go through, and what may be taken off there.
 
-    A state whose way in or out is any other than those of this module stays as it is. Nodes are found by the names
-    that they read and make, since a graph has thousands and few are looked for. Raises ``onnx_malformed``.
+    A state whose way in or out is any other than those of this module stays as it is. Raises ``onnx_malformed``.
     """
 
     def __init__(self, model: bytes, states: Iterable[StateRecord], *, where: str) -> None:
@@ -100,18 +84,12 @@ class EngineEdges:
         self._where = where
         self._reshaped: dict[StateRecord, _Edge] = {}
         self._transposed: dict[StateRecord, _Edge] = {}
-        self._held: dict[bytes, list[_Field]] = {}
         graphs = list(messages_among(memoryview(model), MODEL_GRAPH, where))
         if len(graphs) != 1:
             return  # the runtime says what is wrong with it
         ((graph, self._start, self._end),) = graphs
         self._graph = bytes(graph)
-        self._fields = [
-            _Field(number, (start, end), end - len(value))
-            for number, value, start, end in fields(graph, where)
-            if not isinstance(value, int)
-        ]
-        self._starts = [field.place[0] for field in self._fields]
+        self._index = GraphIndex(self._graph, where)
         for state in states:
             if state.dtype == "float32" and len(state.shape) in (2, 3):
                 self._look_at(state)
@@ -148,43 +126,43 @@ class EngineEdges:
 
         What does not agree stays, for the check of the engine's inputs and outputs to find.
         """
-        declared: list[_Field] = []
-        for number, name in ((_GRAPH_INPUT, state.input), (_GRAPH_OUTPUT, state.output)):
+        index = self._index
+        declared: list[Declaration] = []
+        for number, name in ((GRAPH_INPUT, state.input), (GRAPH_OUTPUT, state.output)):
+            said = index.declarations(name)
             wanted = encoded_field(number, value_info(name, _FLOAT, state.shape))
-            found = [field for field in self._saying(name) if field.number == number]
-            if len(found) != 1 or self._graph[slice(*found[0].place)] != wanted:
+            if len(said) != 1 or self._graph[slice(*said[0].place)] != wanted:
                 return
-            declared += found
+            declared += said
         # One node reads the state, none reads the next one, and one makes it.
-        readers = self._readers(state.input)
-        made = [self._node(field) for field in self._making(state.output)]
-        if len(readers) != 1 or len(made) != 1 or self._readers(state.output):
+        readers, makers = index.readers(state.input), index.makers(state.output)
+        if len(readers) != 1 or len(makers) != 1 or index.readers(state.output):
             return
-        (first,), (last,) = readers, made
+        (first,), (last,) = readers, makers
         if not first.outputs or not last.inputs or last.outputs[0] != state.output or first.inputs[0] != state.input:
             return
         edge = self._reshaped_edge(state, first, last) or self._transposed_edge(state, first, last)
         if edge is None:
             return
-        names, shape = edge.names, edge.shape
         changes = {**edge.changes, first.place: b"", last.place: b""}
         for name in (first.outputs[0], last.inputs[0]):
-            changes |= {field.place: b"" for field in self._saying(name) if field.number == _GRAPH_VALUE_INFO}
-        for field, name in zip(declared, names, strict=True):
-            changes[field.place] = encoded_field(field.number, value_info(name, _FLOAT, shape))
+            changes |= {found.place: b"" for found in index.declarations(name)}
+        for found, name in zip(declared, edge.names, strict=True):
+            changes[found.place] = encoded_field(found.field, value_info(name, _FLOAT, edge.shape))
         kept = self._reshaped if len(state.shape) == 3 else self._transposed
-        kept[state] = _Edge(changes, names, shape)
+        kept[state] = _Edge(changes, edge.names, edge.shape)
 
-    def _reshaped_edge(self, state: StateRecord, first: _Node, last: _Node) -> _Edge | None:
+    def _reshaped_edge(self, state: StateRecord, first: GraphNode, last: GraphNode) -> _Edge | None:
         """Return what takes the reshapes around the operator off a state of three dimensions."""
         if len(state.shape) != 3 or {first.kind, last.kind} != {("", "Reshape")}:
             return None
-        readers, beside = self._readers(first.outputs[0]), self._readers(last.inputs[0])
+        readers, beside = self._index.readers(first.outputs[0]), self._index.readers(last.inputs[0])
         node = readers[0] if len(readers) == 1 else None
         if node is None or node.kind != (DOMAIN, OPERATOR) or beside != [last]:
             return None
         is_taken_over = (
-            len(node.inputs) > _STATE_INPUT
+            not self._is_given_out(first.outputs[0], last.inputs[0])
+            and len(node.inputs) > _STATE_INPUT
             and len(node.outputs) > _STATE_OUTPUT
             and node.inputs[_STATE_INPUT] == first.outputs[0]
             and node.outputs[_STATE_OUTPUT] == last.inputs[0]
@@ -194,54 +172,23 @@ class EngineEdges:
         changes = {node.place: _taking_over(memoryview(self._graph), node, state, self._where)}
         return _Edge(changes, (state.input, state.output), (1, *state.shape))
 
-    def _transposed_edge(self, state: StateRecord, first: _Node, last: _Node) -> _Edge | None:
+    def _transposed_edge(self, state: StateRecord, first: GraphNode, last: GraphNode) -> _Edge | None:
         """Return how what is between two transposes becomes the edge of a state of two dimensions."""
         turns = {(node.kind, node.axes in ((), (1, 0))) for node in (first, last)}
         if len(state.shape) != 2 or turns != {(("", "Transpose"), True)}:
             return None
         inner = (first.outputs[0], last.inputs[0])
-        is_given_out = any(
-            field.number in (_GRAPH_INPUT, _GRAPH_OUTPUT) for name in inner for field in self._saying(name)
-        )
         is_shared = any(inner[1] == edge.names[1] for edge in self._transposed.values())
-        if inner[0] == inner[1] or is_given_out or is_shared:
+        if inner[0] == inner[1] or is_shared or self._is_given_out(*inner):
             return None
         return _Edge({}, inner, (state.shape[1], state.shape[0]))
 
-    def _readers(self, name: str) -> list[_Node]:
-        return [self._node(field) for field in self._saying(name) if field.number == _GRAPH_NODE]
-
-    def _saying(self, name: str) -> list[_Field]:
-        """Return the fields that read ``name`` or declare it, or hold a graph that does; one each time."""
-        return self._holding(1, name)
-
-    def _making(self, name: str) -> list[_Field]:
-        """Return the nodes that make ``name``."""
-        return [field for field in self._holding(2, name) if field.number == _GRAPH_NODE]
-
-    def _holding(self, number: int, name: str) -> list[_Field]:
-        wanted = encoded_field(number, name.encode())
-        if wanted in self._held:
-            return self._held[wanted]
-        found = self._held[wanted] = []
-        place = self._graph.find(wanted)
-        while place >= 0:
-            found.append(self._fields[bisect_right(self._starts, place) - 1])
-            place = self._graph.find(wanted, place + 1)
-        return found
-
-    def _node(self, field: _Field) -> _Node:
-        message = Message(memoryview(self._graph)[field.content : field.place[1]], self._where)
-        axes = tuple(axis for attribute in message.messages(5) for axis in Message(attribute, self._where).integers(8))
-        kind = (message.text(7), message.text(4))
-        return _Node(field.place, kind, _names(message, 1), _names(message, 2), axes)
+    def _is_given_out(self, *names: str) -> bool:
+        """Tell whether a name is an input or an output of the graph, and no mere result."""
+        return any(each.field != GRAPH_VALUE_INFO for name in names for each in self._index.declarations(name))
 
 
-def _names(node: Message, number: int) -> tuple[str, ...]:
-    return tuple(str(name, "utf-8", "replace") for name in node.messages(number))
-
-
-def _taking_over(graph: memoryview, node: _Node, state: StateRecord, where: str) -> bytes:
+def _taking_over(graph: memoryview, node: GraphNode, state: StateRecord, where: str) -> bytes:
     """Return the field of ``node`` with the state itself as its input and output."""
     ((_, content, _, _),) = fields(graph[slice(*node.place)], where)
     assert isinstance(content, memoryview), "a node is a message"
@@ -255,7 +202,7 @@ def _taking_over(graph: memoryview, node: _Node, state: StateRecord, where: str)
             seen[number] += 1
         else:
             parts.append(bytes(content[start:end]))
-    return encoded_field(_GRAPH_NODE, b"".join(parts))
+    return encoded_field(GRAPH_NODE, b"".join(parts))
 
 
 def _with_changes(data: memoryview, changes: Mapping[tuple[int, int], bytes]) -> bytes:

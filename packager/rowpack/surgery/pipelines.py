@@ -48,8 +48,8 @@ _OF_ONE_ROW: list[tuple[str, Lowering, int]] = [
 ]
 
 
-_MUCH_FASTER_BY_ROW = (CAUSAL_CONV_STATE, CACHED_ATTENTION)
-"""Mixers that pad no rows, but whose chunk slices for every tap, or turns the whole cache around, for a single row."""
+_MUCH_FASTER_BY_ROW = (CACHED_ATTENTION,)
+"""Mixers that pad no rows, but whose chunk turns the whole cache around for a single row."""
 
 
 def decode_passes(form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
