@@ -112,22 +112,21 @@ class OrtRuntime:
         self._check_operators(role for role in engines if role in first_role.values())
         edges = {role: self._edges(model.engines[role], engines[role]) for role in first_role.values()}
         # Sequences run through all engines that are loaded, so a buffer must suit all of them.
-        turned = frozenset.intersection(*(found.turnable for found in edges.values()))
+        self._turned = frozenset.intersection(*(found.turnable for found in edges.values()))
+        taken_off = {role: found.taken_off(self._turned) for role, found in edges.items()}
         packs = any(has_block_products(onnx_bytes) for onnx_bytes in engines.values())
         with ThreadPoolExecutor(len(first_role)) as pool:
-            loading = {
-                role: pool.submit(self._load, model.engines[role], found.taken_off(turned), values)
-                for role, found in edges.items()
-            }
+            loading = {role: pool.submit(self._load, model.engines[role], taken_off[role], values) for role in edges}
+            # Meanwhile, as the sessions are made without Python:
+            self._in_place = self._written_over(
+                frozenset.intersection(*(found.read_and_written for found in taken_off.values()))
+            )
             if weights is not None and packs:
                 # What is packed is read once, so no more of it than of a moment need be in memory twice.
                 while wait(loading.values(), timeout=_GIVE_BACK_SECONDS).not_done:
                     weights.give_back_pages()
+                weights.give_back_pages()
         self._engines = {role: loading[first_role[id(onnx_bytes)]].result() for role, onnx_bytes in engines.items()}
-        self._turned = turned
-        self._in_place = frozenset.intersection(*(engine.in_place for engine in self._engines.values()))
-        if weights is not None and packs:
-            weights.give_back_pages()
         for role, loaded in self._engines.items():
             engine, session = model.engines[role], loaded.session
             inputs, outputs = _found_tensors(session.get_inputs()), _found_tensors(session.get_outputs())
@@ -190,7 +189,7 @@ class OrtRuntime:
         session = self._create_session(engine, edges.model, options)
         if self._section is not None:
             self._section.check_in_place()
-        return LoadedEngine(session, edges, self._written_over(edges.read_and_written))
+        return LoadedEngine(session, edges)
 
     def _written_over(self, states: frozenset[str]) -> frozenset[str]:
         """Return those of ``states`` that the installed operator may write over what it reads."""

@@ -42,11 +42,10 @@ class _CacheBinding(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedEngine:
-    """An engine's session, how its states are bound, and the inputs of those that it may write over what it reads."""
+    """An engine's session, and how its states are bound."""
 
     session: Any
     edges: StateEdges
-    in_place: frozenset[str]
 
 
 class OrtBoundEngine:

@@ -7,7 +7,6 @@ busy programs on two cores, taken in turns, a step of a small model took 45 ms w
 
 from __future__ import annotations
 
-import statistics
 import time
 from pathlib import Path
 from typing import Literal
@@ -66,7 +65,7 @@ def running_elsewhere(load: Path = _LOAD) -> int | None:
         if count is None:
             return None
         counts.append(count)
-    return max(0, int(statistics.median(counts)) - 1)
+    return max(0, sorted(counts)[len(counts) // 2] - 1)
 
 
 def _running(load: Path) -> int | None:
