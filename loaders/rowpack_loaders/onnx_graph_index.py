@@ -18,7 +18,7 @@ GRAPH_OUTPUT = 12
 GRAPH_VALUE_INFO = 13
 
 _DECLARATIONS = frozenset({GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO})
-_NAME = _INPUT = 0x0A
+_INPUT = 0x0A
 _OUTPUT = 0x12
 _ATTRIBUTE = 0x2A
 _LENGTH_DELIMITED = 2
@@ -66,7 +66,7 @@ class GraphIndex:
                 self._declared.setdefault(name, []).append(Declaration(number, (start, end)))
 
     def readers(self, name: str) -> list[GraphNode]:
-        """Return the nodes that read ``name``, once a time, and those that hold a graph in which it is said."""
+        """Return the nodes that read ``name``, one for each time, and those that hold a graph in which it is said."""
         wanted = name.encode()
         found = list(self._readers.get(wanted, ()))
         if self._holders:
@@ -82,7 +82,7 @@ class GraphIndex:
         return [self._node(index) for index in self._makers.get(name.encode(), ())]
 
     def declarations(self, name: str) -> list[Declaration]:
-        """Return how often ``name`` is declared, and where."""
+        """Return the declarations of ``name``: one in a graph that is right."""
         return self._declared.get(name.encode(), [])
 
     def _walk(self, index: int) -> None:

@@ -6,11 +6,8 @@ import errno
 import hashlib
 import json
 import os
-import signal
 import stat
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from killed_writers import run_until_killed
 from synthetic_bundles import BundleParts
 
 from rowpack.bundle import BundleWriter
@@ -283,13 +281,7 @@ def test_a_killed_build_leaves_no_target_and_the_next_one_cleans_up(target: Path
         "writer.add_section('a', b'x' * 100000, media_type='x')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run(
-        [sys.executable, "-c", program, str(target)],
-        env={"PYTHONPATH": ":".join(filter(None, sys.path))},
-        timeout=60,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    run_until_killed(program, target)
     (stale,) = target.parent.iterdir()
     assert stale.name == ".x.bundle.rowpack-part"
     assert stale.stat().st_size > 100000

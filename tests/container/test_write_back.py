@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from killed_writers import run_until_killed
 
 from rowpack.bundle import BundleWriter, write_back
 from rowpack.bundle.output_file import OutputFile
@@ -185,13 +183,7 @@ def test_a_writer_that_is_killed_leaves_what_the_next_removes(target: Path) -> N
         "writer.add_section('a', b'x' * 100000, media_type='x')\n"
         "signal.pause()\n"
     )
-    killed = subprocess.run(
-        [sys.executable, "-c", program, str(target)],
-        env={"PYTHONPATH": ":".join(filter(None, sys.path))},
-        timeout=60,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    run_until_killed(program, target)
     assert [path.name for path in target.parent.iterdir()] == [".x.bundle.rowpack-part"]
     OutputFile(target).discard()
     assert list(target.parent.iterdir()) == []

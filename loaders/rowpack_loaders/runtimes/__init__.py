@@ -150,8 +150,6 @@ def load_runtime(
             expected="auto",
             remedy="Leave the choice out",
         )
-    if weights is not None:
-        weights.ask_for_large_pages()
     try:
         runtime_class: Any = getattr(importlib.import_module(entry.module), entry.class_name)
         runtime: Runtime = runtime_class(model, engines, weights, device=device, thread_count=thread_count, **options)

@@ -115,6 +115,10 @@ class OrtRuntime:
         self._turned = frozenset.intersection(*(found.turnable for found in edges.values()))
         taken_off = {role: found.taken_off(self._turned) for role, found in edges.items()}
         packs = any(has_block_products(onnx_bytes) for onnx_bytes in engines.values())
+        if weights is not None and not packs:
+            # What is packed is read once; all else but tables is read whole in every step.
+            tables = [name for name in values if all(found.looks_up(name) for found in edges.values())]
+            weights.ask_for_large_pages(tables)
         with ThreadPoolExecutor(len(first_role)) as pool:
             loading = {role: pool.submit(self._load, model.engines[role], taken_off[role], values) for role in edges}
             # Meanwhile, as the sessions are made without Python:

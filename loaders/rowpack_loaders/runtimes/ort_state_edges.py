@@ -42,15 +42,13 @@ Changes = dict[tuple[int, int], bytes]
 class StateEdges:
     """A graph without those nodes, and how states are bound to it: names and shapes by the manifest's names.
 
-    ``read_and_written`` are the inputs of states that one node reads, and no other, and that the same node writes;
-    ``turned`` those of states that are bound turned.
+    ``read_and_written`` are the inputs of states that one node reads, and no other, and that the same node writes.
     """
 
     model: bytes
     names: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
     read_and_written: frozenset[str]
-    turned: frozenset[str]
 
     def bound(self, tensors: Iterable[TensorRecord]) -> list[TensorRecord]:
         """Return the manifest's tensors as they are bound."""
@@ -84,15 +82,19 @@ class EngineEdges:
         self._where = where
         self._reshaped: dict[StateRecord, _Edge] = {}
         self._transposed: dict[StateRecord, _Edge] = {}
+        self._graph = b""
         graphs = list(messages_among(memoryview(model), MODEL_GRAPH, where))
-        if len(graphs) != 1:
-            return  # the runtime says what is wrong with it
-        ((graph, self._start, self._end),) = graphs
-        self._graph = bytes(graph)
+        if len(graphs) == 1:  # else the runtime says what is wrong with it
+            ((graph, self._start, self._end),) = graphs
+            self._graph = bytes(graph)
         self._index = GraphIndex(self._graph, where)
         for state in states:
             if state.dtype == "float32" and len(state.shape) in (2, 3):
                 self._look_at(state)
+
+    def looks_up(self, weight: str) -> bool:
+        """Tell whether rows of ``weight`` are looked up, and nothing else in the graph reads it."""
+        return all(reader.kind == ("", "Gather") for reader in self._index.readers(weight))
 
     @property
     def turnable(self) -> frozenset[str]:
@@ -104,7 +106,7 @@ class EngineEdges:
         transposed = {state: edge for state, edge in self._transposed.items() if state.input in turned}
         edges = self._reshaped | transposed
         if not edges:
-            return StateEdges(self._model, {}, {}, frozenset(), frozenset())
+            return StateEdges(self._model, {}, {}, frozenset())
         changes: Changes = {}
         names: dict[str, str] = {}
         shapes: dict[str, tuple[int, ...]] = {}
@@ -118,7 +120,6 @@ class EngineEdges:
             names,
             shapes,
             frozenset(state.input for state in self._reshaped),
-            frozenset(state.input for state in transposed),
         )
 
     def _look_at(self, state: StateRecord) -> None:
