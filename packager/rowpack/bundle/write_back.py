@@ -34,7 +34,8 @@ class WriteBack:
         self.finish()
         if self._written_bytes >= STRETCH_BYTES:
             self._written_bytes = 0
-            self._call = self._thread.submit(os.fdatasync, self._descriptor)
+            send = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
+            self._call = self._thread.submit(send, self._descriptor)
 
     def finish(self) -> None:
         """Wait for the call that is under way, and raise the OSError of the last one."""
