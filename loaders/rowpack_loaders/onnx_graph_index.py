@@ -8,6 +8,7 @@ GRAPH is 5 and GRAPHS 10; ValueInfoProto.name = 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rowpack_loaders.protobuf_wire import Message, encoded_field, fields
@@ -18,11 +19,17 @@ GRAPH_OUTPUT = 12
 GRAPH_VALUE_INFO = 13
 
 _DECLARATIONS = frozenset({GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO})
+_INPUT_NUMBER = 1
+_OUTPUT_NUMBER = 2
 _INPUT = 0x0A
 _OUTPUT = 0x12
 _ATTRIBUTE = 0x2A
 _LENGTH_DELIMITED = 2
 _HOLDS_GRAPHS = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
+
+
+Changes = dict[tuple[int, int], bytes]
+"""What takes the place of ``graph[start:end]``."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,39 @@ class GraphIndex:
         """Return the declarations of ``name``: one in a graph that is right."""
         return self._declared.get(name.encode(), [])
 
+    def bytes_at(self, place: tuple[int, int]) -> bytes:
+        """Return the bytes of a field of the graph."""
+        return self._graph[slice(*place)]
+
+    def with_input(self, field: bytes, position: int, name: str) -> bytes:
+        """Return the field of a node with ``name`` as the input at ``position``."""
+        return self._renamed(field, _INPUT_NUMBER, position, name)
+
+    def with_output(self, field: bytes, position: int, name: str) -> bytes:
+        """Return the field of a node with ``name`` as the output at ``position``."""
+        return self._renamed(field, _OUTPUT_NUMBER, position, name)
+
+    def changed(self, changes: Mapping[tuple[int, int], bytes]) -> bytes:
+        """Return the graph with ``changes``."""
+        graph = memoryview(self._graph)
+        done = 0
+        parts: list[bytes | memoryview] = []
+        for (start, end), content in sorted(changes.items()):
+            parts += graph[done:start], content
+            done = end
+        return b"".join([*parts, graph[done:]])
+
+    def _renamed(self, field: bytes, number: int, position: int, name: str) -> bytes:
+        ((_, content, _, _),) = fields(memoryview(field), self._where)
+        assert isinstance(content, memoryview), "a node is a message"
+        seen = 0
+        parts: list[bytes] = []
+        for found, _, start, end in fields(content, self._where):
+            is_meant = found == number and seen == position
+            seen += found == number
+            parts.append(encoded_field(number, name.encode()) if is_meant else bytes(content[start:end]))
+        return encoded_field(GRAPH_NODE, b"".join(parts))
+
     def _walk(self, index: int) -> None:
         """Note what a node reads and makes, and whether it holds graphs."""
         graph = self._graph
@@ -110,9 +150,9 @@ class GraphIndex:
         for number, value, _, _ in fields(memoryview(self._graph)[position:end], self._where):
             if isinstance(value, int):
                 continue
-            if number == 1:
+            if number == _INPUT_NUMBER:
                 self._readers.setdefault(bytes(value), []).append(index)
-            elif number == 2:
+            elif number == _OUTPUT_NUMBER:
                 self._makers.setdefault(bytes(value), []).append(index)
             elif number == 5:
                 self._note_graphs(index, bytes(value))
@@ -126,7 +166,7 @@ class GraphIndex:
         message = Message(memoryview(self._graph)[content:end], self._where)
         axes = tuple(axis for attribute in message.messages(5) for axis in Message(attribute, self._where).integers(8))
         kind = (message.text(7), message.text(4))
-        return GraphNode((start, end), kind, _names(message, 1), _names(message, 2), axes)
+        return GraphNode((start, end), kind, _names(message, _INPUT_NUMBER), _names(message, _OUTPUT_NUMBER), axes)
 
 
 def _names(node: Message, number: int) -> tuple[str, ...]:

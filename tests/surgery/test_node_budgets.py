@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,20 @@ HYBRID_LAYER_BUDGET = 200
 
 HISTOGRAMS: dict[str, Any] = json.loads(Path(__file__).with_name("operator_histograms.json").read_text("utf-8"))
 """family → graph → kind of layer → operator → count, of a float32 build."""
+
+ONE_ROW_LATER: dict[str, dict[str, Counter[str]]] = {
+    "qwen3_5": {
+        "exported": Counter({"Gather": 2}),
+        "decode": Counter(),
+        "prefill": Counter({"Gather": 2, "Gemm": 3, "MatMul": -3, "Transpose": -4}),
+    },
+    "rwkv": {
+        "exported": Counter({"Gather": 3}),
+        "decode": Counter(),
+        "prefill": Counter({"Gather": 3, "Gemm": 3, "MatMul": -3, "Transpose": -4}),
+    },
+}
+"""What the last layer has beside the others of its kind: its last row goes on alone behind the mixer."""
 
 
 def mixer_nodes(engines: ModelEngines, graph: str, *mixers: str) -> dict[str, int]:
@@ -69,8 +84,10 @@ def test_operators_of_qwen3_5(shipped_engines: Engines, graph: str) -> None:
     engines = shipped_engines("qwen3_5")
     kinds = engines.description.hyper_parameters["layer_types"]
     for scope, found in operators_by_layer(models(engines)[graph]).items():
+        if scope == f"layers.{len(kinds) - 1}":
+            found.subtract(ONE_ROW_LATER["qwen3_5"][graph])
         kind = kinds[int(scope.removeprefix("layers."))] if scope else "around the layers"
-        assert dict(found) == HISTOGRAMS["qwen3_5"][graph][kind], scope
+        assert dict(+found) == HISTOGRAMS["qwen3_5"][graph][kind], scope
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -78,8 +95,9 @@ def test_operators_of_rwkv(shipped_engines: Engines, graph: str) -> None:
     for scope, found in operators_by_layer(models(shipped_engines("rwkv"))[graph]).items():
         if scope == "layers.5":
             found["Mul"] -= 1  # after every sixth block the residual stream is halved
+            found.subtract(ONE_ROW_LATER["rwkv"][graph])
         kind = "block" if scope else "around the layers"
-        assert dict(found) == HISTOGRAMS["rwkv"][graph][kind], scope
+        assert dict(+found) == HISTOGRAMS["rwkv"][graph][kind], scope
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])

@@ -96,11 +96,11 @@ def test_a_pass_that_leaves_a_norm_is_found() -> None:
 
 
 def test_every_norm_after_a_residual_sum_is_found_in_a_model(shipped_engines: Callable[..., ModelEngines]) -> None:
-    """Two norms a layer but the first, which reads the embedding; queries, keys and heads are normed on their own."""
+    """Two norms a layer but the first, which reads the embedding, and the last; queries, keys, heads are no sums."""
     engines = shipped_engines("qwen3_5")
     layers = len(engines.description.hyper_parameters["layer_types"])
     found = RESIDUAL_NORM.find(import_graph(engines.exported_model))
-    assert len(found) == 2 * layers - 1
+    assert len(found) == 2 * layers
     width = engines.description.hyper_parameters["hidden_size"]
     assert [norm.shapes for norm in found] == len(found) * [(["rows", width], ["rows", width], [width])]
     epsilon = engines.description.hyper_parameters["rms_norm_eps"]

@@ -28,6 +28,7 @@ from rowpack_loaders.runtimes.engine_errors import FoundTensor, check_engine_ten
 from rowpack_loaders.runtimes.host_sequence import open_host_sequence
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_in_place_states import writes_over_its_state
+from rowpack_loaders.runtimes.ort_logits_branch import WANTS_LOGITS
 from rowpack_loaders.runtimes.ort_sequence import LoadedEngine, OrtBoundEngine
 from rowpack_loaders.runtimes.ort_state_edges import EngineEdges, StateEdges
 from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime
@@ -113,7 +114,10 @@ class OrtRuntime:
         edges = {role: self._edges(model.engines[role], engines[role]) for role in first_role.values()}
         # Sequences run through all engines that are loaded, so a buffer must suit all of them.
         self._turned = frozenset.intersection(*(found.turnable for found in edges.values()))
-        taken_off = {role: found.taken_off(self._turned) for role, found in edges.items()}
+        taken_off = {
+            role: found.taken_off(self._turned, logits=self._logits if role == PREFILL else None)
+            for role, found in edges.items()
+        }
         packs = any(has_block_products(onnx_bytes) for onnx_bytes in engines.values())
         if weights is not None and not packs:
             # What is packed is read once; all else but tables is read whole in every step.
@@ -134,8 +138,16 @@ class OrtRuntime:
         for role, loaded in self._engines.items():
             engine, session = model.engines[role], loaded.session
             inputs, outputs = _found_tensors(session.get_inputs()), _found_tensors(session.get_outputs())
+            if loaded.edges.asks_for_logits:
+                del inputs[WANTS_LOGITS]  # no engine of a manifest has it
             check_engine_tensors(engine, "input", loaded.edges.bound(engine.inputs), inputs, _ELEMENT_TYPES)
             check_engine_tensors(engine, "output", loaded.edges.bound(engine.outputs), outputs, _ELEMENT_TYPES)
+
+    @property
+    def _logits(self) -> tuple[str, int]:
+        """The name of the prefill engine's logits, and how many there are."""
+        (name,) = (tensor.name for tensor in self.model.engines[PREFILL].outputs if tensor.role == "logits")
+        return name, self.model.vocab_size
 
     def open_sequence(self, *, slide: bool = False) -> SequenceState:
         """Return a new sequence with its own buffers, at its start."""
@@ -153,6 +165,8 @@ class OrtRuntime:
             check_required_operators(needs, operators_of_onnxruntime(onnxruntime), product)
 
     def _edges(self, engine: EngineRecord, onnx_bytes: bytes) -> EngineEdges:
+        if has_block_products(onnx_bytes):
+            check_block_products(onnx_bytes, where=engine.section)
         if self._section is not None:
             # Optimisers read small initializers from the file that external data names, so it must be the bundle;
             # the big ones are taken from values.
@@ -172,9 +186,7 @@ class OrtRuntime:
         # By the graph's own order (rowpack's has few results alive at once); the runtime's own choice leaves the next
         # states of every layer to the end.
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-        if has_block_products(edges.model):
-            check_block_products(edges.model, where=engine.section)
-        else:
+        if not has_block_products(edges.model):
             options.add_session_config_entry("session.disable_prepacking", "1")
         if not self._has_weights_to_widen:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

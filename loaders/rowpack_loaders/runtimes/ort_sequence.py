@@ -12,11 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
 from rowpack_loaders.runtimes.host_sequence import RowInputs
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
+from rowpack_loaders.runtimes.ort_logits_branch import WANTS_LOGITS
 from rowpack_loaders.runtimes.ort_state_edges import StateEdges
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ onnxruntime = import_onnxruntime()
 
 _CPU = onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()
 # Numbers of onnx.TensorProto.DataType.
-_ELEMENT_TYPES = {"float32": 1, "int32": 6, "float16": 10, "bfloat16": 16}
+_ELEMENT_TYPES = {"float32": 1, "int32": 6, "bool": 9, "float16": 10, "bfloat16": 16}
 
 
 class _CacheBinding(NamedTuple):
@@ -71,9 +74,8 @@ class OrtBoundEngine:
         self._mask: FloatArray | None = None
         self._engine = engine
         self._logits = logits
-        # A binding without the logits, with the options that leave out what only they need.
-        self._states_only = onnxruntime.RunOptions()
-        self._states_only.only_execute_path_to_fetches = True
+        # Bound by address; a graph that is not asked computes logits in every run.
+        self._asked = {wants_logits: np.array(wants_logits) for wants_logits in (True, False)}
         self._bindings: dict[tuple[int, bool], Any] = {}
         self._bound_rows: dict[tuple[int, bool], int] = {}
         self._caches = [
@@ -110,7 +112,7 @@ class OrtBoundEngine:
         if self._caches:
             self._bind_cache_rows(raw, rows)
         with FlushedDenormals():
-            self._session.run_with_iobinding(binding, None if wants_logits else self._states_only)
+            self._session.run_with_iobinding(binding)
         buffers.advance(rows)
 
     def _bind(self, front: int, wants_logits: bool) -> Any:
@@ -125,6 +127,8 @@ class OrtBoundEngine:
             into, out_of = (edges.names.get(name, name) for name in (record.input, record.output))
             raw.bind_input(into, _CPU, element_type, shape, source.ctypes.data)
             raw.bind_output(out_of, _CPU, element_type, shape, target.ctypes.data)
+        if self._edges.asks_for_logits:
+            raw.bind_input(WANTS_LOGITS, _CPU, _ELEMENT_TYPES["bool"], (), self._asked[wants_logits].ctypes.data)
         if wants_logits:
             (name,) = (tensor.name for tensor in self._engine.outputs if tensor.role == "logits")
             raw.bind_output(name, _CPU, _ELEMENT_TYPES["float32"], self._logits.shape, self._logits.ctypes.data)

@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 from rowpack_loaders.manifest import StateRecord, TensorRecord
 from rowpack_loaders.onnx_graph_index import (
     GRAPH_INPUT,
-    GRAPH_NODE,
     GRAPH_OUTPUT,
     GRAPH_VALUE_INFO,
+    Changes,
     Declaration,
     GraphIndex,
     GraphNode,
 )
 from rowpack_loaders.onnx_wire import MODEL_GRAPH, value_info
-from rowpack_loaders.protobuf_wire import encoded_field, fields, messages_among
+from rowpack_loaders.protobuf_wire import encoded_field, messages_among
+from rowpack_loaders.runtimes.ort_logits_branch import logits_branch
 
 OPERATOR = "LinearAttention"
 DOMAIN = "com.microsoft"
@@ -34,21 +35,19 @@ _STATE_OUTPUT = 1
 _FLOAT = 1
 
 
-Changes = dict[tuple[int, int], bytes]
-"""What takes the place of ``graph[start:end]``."""
-
-
 @dataclass(frozen=True)
 class StateEdges:
     """A graph without those nodes, and how states are bound to it: names and shapes by the manifest's names.
 
     ``read_and_written`` are the inputs of states that one node reads, and no other, and that the same node writes.
+    ``asks_for_logits`` says that the graph has the input of :mod:`rowpack_loaders.runtimes.ort_logits_branch`.
     """
 
     model: bytes
     names: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
     read_and_written: frozenset[str]
+    asks_for_logits: bool = False
 
     def bound(self, tensors: Iterable[TensorRecord]) -> list[TensorRecord]:
         """Return the manifest's tensors as they are bound."""
@@ -101,25 +100,30 @@ class EngineEdges:
         """The inputs of states that can be bound turned."""
         return frozenset(state.input for state in self._transposed)
 
-    def taken_off(self, turned: Collection[str]) -> StateEdges:
-        """Return the graph without reshapes at its edges, and without the transposes of the states ``turned``."""
+    def taken_off(self, turned: Collection[str], *, logits: tuple[str, int] | None = None) -> StateEdges:
+        """Return the graph without reshapes at its edges, and without the transposes of the states ``turned``.
+
+        Where ``logits``, their name and the size of the vocabulary, are given, they are moved into a branch.
+        """
         transposed = {state: edge for state, edge in self._transposed.items() if state.input in turned}
         edges = self._reshaped | transposed
-        if not edges:
-            return StateEdges(self._model, {}, {}, frozenset())
-        changes: Changes = {}
+        branch = {} if logits is None else logits_branch(self._index, *logits)
+        changes: Changes = dict(branch)
         names: dict[str, str] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for state, edge in edges.items():
             changes |= edge.changes
             names |= zip((state.input, state.output), edge.names, strict=True)
             shapes |= dict.fromkeys((state.input, state.output), edge.shape)
-        changed = encoded_field(MODEL_GRAPH, _with_changes(memoryview(self._graph), changes))
+        if not changes:
+            return StateEdges(self._model, names, shapes, frozenset())
+        changed = encoded_field(MODEL_GRAPH, self._index.changed(changes))
         return StateEdges(
             b"".join([self._model[: self._start], changed, self._model[self._end :]]),
             names,
             shapes,
             frozenset(state.input for state in self._reshaped),
+            asks_for_logits=bool(branch),
         )
 
     def _look_at(self, state: StateRecord) -> None:
@@ -170,8 +174,10 @@ class EngineEdges:
         )
         if not is_taken_over:
             return None
-        changes = {node.place: _taking_over(memoryview(self._graph), node, state, self._where)}
-        return _Edge(changes, (state.input, state.output), (1, *state.shape))
+        index = self._index
+        taking_over = index.with_input(index.bytes_at(node.place), _STATE_INPUT, state.input)
+        taking_over = index.with_output(taking_over, _STATE_OUTPUT, state.output)
+        return _Edge({node.place: taking_over}, (state.input, state.output), (1, *state.shape))
 
     def _transposed_edge(self, state: StateRecord, first: GraphNode, last: GraphNode) -> _Edge | None:
         """Return how what is between two transposes becomes the edge of a state of two dimensions."""
@@ -187,29 +193,3 @@ class EngineEdges:
     def _is_given_out(self, *names: str) -> bool:
         """Tell whether a name is an input or an output of the graph, and no mere result."""
         return any(each.field != GRAPH_VALUE_INFO for name in names for each in self._index.declarations(name))
-
-
-def _taking_over(graph: memoryview, node: GraphNode, state: StateRecord, where: str) -> bytes:
-    """Return the field of ``node`` with the state itself as its input and output."""
-    ((_, content, _, _),) = fields(graph[slice(*node.place)], where)
-    assert isinstance(content, memoryview), "a node is a message"
-    names = {1: (_STATE_INPUT, state.input), 2: (_STATE_OUTPUT, state.output)}
-    seen = dict.fromkeys(names, 0)
-    parts: list[bytes] = []
-    for number, _, start, end in fields(content, where):
-        if number in names:
-            index, name = names[number]
-            parts.append(encoded_field(number, name.encode()) if seen[number] == index else bytes(content[start:end]))
-            seen[number] += 1
-        else:
-            parts.append(bytes(content[start:end]))
-    return encoded_field(GRAPH_NODE, b"".join(parts))
-
-
-def _with_changes(data: memoryview, changes: Mapping[tuple[int, int], bytes]) -> bytes:
-    parts: list[bytes | memoryview] = []
-    done = 0
-    for (start, end), content in sorted(changes.items()):
-        parts += data[done:start], content
-        done = end
-    return b"".join([*parts, data[done:]])

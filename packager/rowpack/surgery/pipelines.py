@@ -19,6 +19,7 @@ from rowpack.surgery.fused_operators import PATTERNS, fused_operator_for
 from rowpack.surgery.graph_form import FREE_CACHE, GraphForm
 from rowpack.surgery.mixer_replacement import Lowering, MixerReplacement, pads_rows_of
 from rowpack.surgery.one_row_branch import BRANCH, BRANCH_NODES, OneRowBranch, OneRowCondition
+from rowpack.surgery.only_row import TakeTheOnlyRow
 from rowpack.surgery.projection_form import WeightOnTheLeft
 from rowpack.surgery.reshape_chains import JoinReshapes
 from rowpack.surgery.row_count import FixRowCount
@@ -55,7 +56,7 @@ _MUCH_FASTER_BY_ROW = (CACHED_ATTENTION,)
 def decode_passes(form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the one-row graph."""
     before, after = _passes_of_form(form)
-    return [*before, *_replacements(_OF_ONE_ROW, form.fused.decode), FixRowCount(1), *after]
+    return [*before, *_replacements(_OF_ONE_ROW, form.fused.decode), FixRowCount(1), TakeTheOnlyRow(), *after]
 
 
 def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:

@@ -17,6 +17,7 @@ from rowpack.families.qwen3_5.config import CONV_COLUMNS, Qwen35Config
 from rowpack.families.qwen3_5.tables import HEAD_NAME
 from rowpack.graph.activations import silu, softplus
 from rowpack.graph.emitter import Emitter, Tensor
+from rowpack.graph.last_row import last_row
 from rowpack.graph.linear import linear
 from rowpack.graph.model import FUNCTION_DOMAIN
 from rowpack.graph.rotary import rotate_heads
@@ -57,12 +58,14 @@ class Qwen35Graph:
             else:
                 mixed = self._attention(layer.scope("attention"), normed, index, attention)
                 attention += 1
+            if self._is_last(index):
+                hidden = self._last_row(layer, hidden, "mixer_residual_row", self._work, config.hidden_size)
             hidden = layer.op("Add", [hidden, mixed], "mixer_residual")
             _, normed = self._norm(layer, hidden, f"layers.{index}.post_norm.weight", "post_norm")
+            if self._is_last(index):
+                layer.declare(normed, self._work, [1, config.hidden_size])
             hidden = layer.op("Add", [hidden, self._mlp(layer.scope("mlp"), normed, index)], "mlp_residual")
-        # Only the last row goes through the head: over all rows it would cost a quarter of the prompt's time.
-        last = root.op("Gather", [hidden, root.ints(-1)], "last_row", axis=0)
-        _, normed = self._norm(root, last, "final_norm.weight", "final_norm")
+        _, normed = self._norm(root, hidden, "final_norm.weight", "final_norm")
         root.declare(normed, self._work, [1, config.hidden_size])
         head = HEAD_NAME if HEAD_NAME in self._weights else "embed_tokens.weight"
         logits = linear(root, normed, self._weights[head], "lm_head")
@@ -70,6 +73,17 @@ class Qwen35Graph:
         root.output(logits, "logits", "float32", [1, config.vocab_size])
         for tensor, name, dtype, shape in self._outputs:
             root.output(tensor, name, dtype, shape)
+
+    def _is_last(self, index: int) -> bool:
+        """Tell whether nothing but the logits is computed behind the mixer of layer ``index``.
+
+        Only the last row goes on from there: over all rows the head alone would cost a quarter of the prompt's time,
+        and what is left of the layer about as much as any other layer.
+        """
+        return index == len(self._config.layer_types) - 1
+
+    def _last_row(self, emitter: Emitter, rows: Tensor, name: str, dtype: str, width: int) -> Tensor:
+        return last_row(emitter, rows, name, dtype=dtype, width=width, row_count=ROWS)
 
     def _norm(self, emitter: Emitter, x: Tensor, weight: str, name: str) -> tuple[Tensor, Tensor]:
         """Emit a zero-centred RMS norm of work-dtype rows; the sum 1 + weight was formed at build.
@@ -86,6 +100,8 @@ class Qwen35Graph:
         both = linear(emitter, x, self._weights[f"layers.{index}.mlp.gate_up_proj.weight"], "gate_up_proj")
         gate, up = emitter.split(both, [width, width], 1, "gate_up", ["gate", "up"])
         activated = emitter.op("Mul", [silu(emitter, gate, "gate_silu", self._work), up], "activated")
+        if self._is_last(index):
+            emitter.declare(activated, self._work, [1, width])
         return linear(emitter, activated, self._weights[f"layers.{index}.mlp.down_proj.weight"], "down_proj")
 
     def _wide_linear(self, emitter: Emitter, x: Tensor, weight: str, name: str) -> Tensor:
@@ -144,8 +160,7 @@ class Qwen35Graph:
         normed = rms_norm(emitter, by_head, self._weights[f"{prefix}.norm.weight"], config.rms_norm_eps)
         rows = emitter.reshape(normed, [0, config.value_width], "normed_rows")
         gated = emitter.op("Mul", [rows, silu(emitter, z, "z_silu", "float32")], "gated")
-        narrow = emitter.cast_if_needed(gated, "float32", self._work, "gated_cast")
-        return linear(emitter, narrow, self._weights[f"{prefix}.out_proj.weight"], "out_proj")
+        return self._projected(emitter, gated, index, config.value_width, f"{prefix}.out_proj")
 
     def _gates(self, emitter: Emitter, x: Tensor, prefix: str) -> tuple[Tensor, Tensor]:
         """Emit beta = sigmoid(b) and the log decay −exp(A_log) · softplus(a + dt_bias), both ``[rows, heads]``.
@@ -233,8 +248,14 @@ class Qwen35Graph:
         )
         gate_rows = emitter.reshape(gate, [0, config.query_width], "gate_rows")
         gated = emitter.op("Mul", [attended, emitter.op("Sigmoid", [gate_rows], "gate_sigmoid")], "gated")
-        narrow = emitter.cast_if_needed(gated, "float32", self._work, "gated_cast")
-        return linear(emitter, narrow, self._weights[f"{prefix}.o_proj.weight"], "o_proj")
+        return self._projected(emitter, gated, index, config.query_width, f"{prefix}.o_proj")
+
+    def _projected(self, emitter: Emitter, gated: Tensor, index: int, width: int, weight: str) -> Tensor:
+        """Emit the projection at the end of a mixer, of float32 rows: all of them, or the last layer's last one."""
+        if self._is_last(index):
+            gated = self._last_row(emitter, gated, "gated_row", "float32", width)
+        narrow = emitter.cast_if_needed(gated, "float32", self._work, "gated_cast", shape=gated.shape)
+        return linear(emitter, narrow, self._weights[f"{weight}.weight"], weight.rpartition(".")[2])
 
     def _rotary_angles(self, position_id: Tensor) -> tuple[Tensor, Tensor]:
         """Emit cos and sin of position · θ^(−2i/d), each ``[rows, 1, rotary_dim / 2]``.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from rowpack.families.rwkv4.config import Rwkv4Config
 from rowpack.families.rwkv4.tables import HEAD_NAME
 from rowpack.graph.emitter import Emitter, Tensor
+from rowpack.graph.last_row import last_row
 from rowpack.graph.linear import linear
 from rowpack.graph.model import FUNCTION_DOMAIN
 from rowpack.onnx_ops import TOKEN_SHIFT, WKV4
@@ -40,13 +41,14 @@ class Rwkv4Graph:
             mixed = self._time_mixing(layer, hidden, block)
             hidden = layer.op("Add", [hidden, mixed], "time_residual")
             mixed = self._channel_mixing(layer, hidden, block)
+            if self._is_last(block):
+                hidden = self._last_row(layer, hidden, "channel_residual_row", self._work)
             hidden = layer.op("Add", [hidden, mixed], "channel_residual")
             if config.halves_after(block):
                 half = layer.floats("half", 0.5, scalar=True)
                 half = layer.cast_if_needed(half, "float32", self._work, "half_cast")
                 hidden = layer.op("Mul", [hidden, half], "halved")
-        last = root.op("Gather", [hidden, root.ints(-1)], "last_row", axis=0)
-        normed = self._layer_norm(root, last, "final_norm", "final_norm")
+        normed = self._layer_norm(root, hidden, "final_norm", "final_norm", rows=1)
         narrow = root.cast_if_needed(normed, "float32", self._work, "final_norm_cast")
         root.declare(narrow, self._work, [1, config.hidden_size])
         head = self._weights[HEAD_NAME if HEAD_NAME in self._weights else "embeddings.weight"]
@@ -55,7 +57,17 @@ class Rwkv4Graph:
         for tensor, name in self._outputs:
             root.output(tensor, name, "float32", [1, config.hidden_size])
 
-    def _layer_norm(self, emitter: Emitter, x: Tensor, weights: str, name: str) -> Tensor:
+    def _is_last(self, block: int) -> bool:
+        """Tell whether nothing but the logits is computed behind the channel mixing's token shift in ``block``.
+
+        Only the last row goes on from there.
+        """
+        return block == self._config.num_hidden_layers - 1
+
+    def _last_row(self, emitter: Emitter, rows: Tensor, name: str, dtype: str) -> Tensor:
+        return last_row(emitter, rows, name, dtype=dtype, width=self._config.hidden_size, row_count=ROWS)
+
+    def _layer_norm(self, emitter: Emitter, x: Tensor, weights: str, name: str, *, rows: int | str = ROWS) -> Tensor:
         """Emit a layer norm of work-dtype rows; the result is float32 ``[rows, hidden]``."""
         wide = emitter.cast_if_needed(x, self._work, "float32", f"{name}_float32")
         return emitter.op(
@@ -63,7 +75,7 @@ class Rwkv4Graph:
             [wide, self._weights[f"{weights}.weight"], self._weights[f"{weights}.bias"]],
             name,
             dtype="float32",
-            shape=[ROWS, self._config.hidden_size],
+            shape=[rows, self._config.hidden_size],
             axis=-1,
             epsilon=self._config.layer_norm_epsilon,
         )
@@ -84,11 +96,14 @@ class Rwkv4Graph:
         self._outputs.append((present, f"present_{word}_{block}"))
         return shifted, emitter.op("Sub", [x, shifted], "row_difference")
 
-    def _mixed(self, emitter: Emitter, shifted: Tensor, difference: Tensor, scope: str, word: str) -> Tensor:
+    def _mixed(
+        self, emitter: Emitter, shifted: Tensor, difference: Tensor, scope: str, word: str, *, rows: int | str = ROWS
+    ) -> Tensor:
         """Emit x · mix + previous · (1 − mix), written as previous + mix · (x − previous), in the work dtype."""
+        shape = [rows, self._config.hidden_size]
         weighted = emitter.op("Mul", [difference, self._weights[f"{scope}.mix_{word}"]], f"{word}_weighted")
-        mixed = emitter.op("Add", [shifted, weighted], f"{word}_mixed")
-        return emitter.cast_if_needed(mixed, "float32", self._work, f"{word}_mixed_cast")
+        mixed = emitter.op("Add", [shifted, weighted], f"{word}_mixed", dtype="float32", shape=shape)
+        return emitter.cast_if_needed(mixed, "float32", self._work, f"{word}_mixed_cast", shape=shape)
 
     def _time_mixing(self, layer: Emitter, hidden: Tensor, block: int) -> Tensor:
         """Emit output(sigmoid(receptance) · WKV(key, value))."""
@@ -137,20 +152,19 @@ class Rwkv4Graph:
         emitter = layer.scope("channel_mixing")
         normed = self._layer_norm(layer, hidden, f"layers.{block}.channel_norm", "channel_norm")
         shifted, difference = self._shifted(emitter, normed, "ff", block)
-        key = linear(
-            emitter,
-            self._mixed(emitter, shifted, difference, scope, "key"),
-            self._weights[f"{scope}.key.weight"],
-            "key",
-        )
+        rows: int | str = ROWS
+        if self._is_last(block):
+            rows = 1
+            shifted = self._last_row(emitter, shifted, "shifted_row", "float32")
+            difference = self._last_row(emitter, difference, "row_difference_row", "float32")
+        mixed = {
+            word: self._mixed(emitter, shifted, difference, scope, word, rows=rows) for word in ("key", "receptance")
+        }
+        key = linear(emitter, mixed["key"], self._weights[f"{scope}.key.weight"], "key")
         positive = emitter.op("Relu", [key], "key_relu")
-        squared = emitter.op("Mul", [positive, positive], "key_squared")
+        shape = [rows, self._config.intermediate_size]
+        squared = emitter.op("Mul", [positive, positive], "key_squared", dtype=self._work, shape=shape)
         value = linear(emitter, squared, self._weights[f"{scope}.value.weight"], "value")
-        receptance = linear(
-            emitter,
-            self._mixed(emitter, shifted, difference, scope, "receptance"),
-            self._weights[f"{scope}.receptance.weight"],
-            "receptance",
-        )
+        receptance = linear(emitter, mixed["receptance"], self._weights[f"{scope}.receptance.weight"], "receptance")
         gate = emitter.op("Sigmoid", [receptance], "receptance_sigmoid")
         return emitter.op("Mul", [gate, value], "gated")
