@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +54,7 @@ class SequenceSnapshot:
         return sum(array.nbytes for array in self.states.values())
 
 
-@dataclass(frozen=True)
-class FixedState:
+class FixedState(NamedTuple):
     """A state of fixed size: its description and its two buffers, which may be one and the same."""
 
     record: StateRecord
@@ -68,8 +67,7 @@ class FixedState:
         return front.nbytes if front is back else front.nbytes + back.nbytes
 
 
-@dataclass(frozen=True)
-class RowCache:
+class RowCache(NamedTuple):
     """A cache with a row a position: its description and its buffer of at least ``capacity`` rows."""
 
     record: StateRecord

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rowpack_loaders.bundle import Bundle, open_bundle
 from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.garbage_collection import paused_collection
 from rowpack_loaders.generation import STOP, Generation, generate_tokens
 from rowpack_loaders.host_memory import available_host_memory
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription, describe_model
@@ -166,15 +167,16 @@ def load(
     """
     if layout not in LAYOUTS:
         raise RowpackError("layout_unknown", "The layout is unknown", found=repr(layout), expected=" or ".join(LAYOUTS))
-    bundle = open_bundle(path)
-    try:
-        bundle.require_manifest()
-        model = describe_model(bundle.manifest, where=f"{bundle.path}: manifest.json")
-        kept = None if cache_folder is None else Path(cache_folder)
-        loaded = _load_engines(bundle, model, layout, runtime, device, threads, kept, thread_wait)
-    except BaseException:
-        bundle.close()
-        raise
+    with paused_collection():
+        bundle = open_bundle(path)
+        try:
+            bundle.require_manifest()
+            model = describe_model(bundle.manifest, where=f"{bundle.path}: manifest.json")
+            kept = None if cache_folder is None else Path(cache_folder)
+            loaded = _load_engines(bundle, model, layout, runtime, device, threads, kept, thread_wait)
+        except BaseException:
+            bundle.close()
+            raise
     return Decoder(model, loaded, bundle=bundle)
 
 

@@ -9,7 +9,7 @@ GRAPH is 5 and GRAPHS 10; ValueInfoProto.name = 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rowpack_loaders.protobuf_wire import Message, encoded_field, fields
 
@@ -32,8 +32,7 @@ Changes = dict[tuple[int, int], bytes]
 """What takes the place of ``graph[start:end]``."""
 
 
-@dataclass(frozen=True)
-class GraphNode:
+class GraphNode(NamedTuple):
     """A node: where its field lies in the graph, its (domain, operator), and the axes that an attribute lists."""
 
     place: tuple[int, int]
@@ -43,8 +42,7 @@ class GraphNode:
     axes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Declaration:
+class Declaration(NamedTuple):
     """An input, an output or a result of the graph whose type is declared: the field's number and its place."""
 
     field: int

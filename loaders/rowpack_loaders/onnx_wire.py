@@ -12,7 +12,7 @@ A weight is an initializer of the main graph with external data. Field numbers a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rowpack_loaders.protobuf_wire import (
     Message,
@@ -66,8 +66,7 @@ _NUMBERS = {name: number for number, name in DTYPES.items()}
 _UNNAMED = "type "
 
 
-@dataclass(frozen=True)
-class ExternalData:
+class ExternalData(NamedTuple):
     """An initializer whose bytes lie elsewhere: a file name, and offset and length as far as they are given.
 
     ``other_keys`` are those beside ``location``, ``offset`` and ``length``.
@@ -87,8 +86,7 @@ class ExternalData:
         return _NUMBERS.get(self.dtype) or int(self.dtype.removeprefix(_UNNAMED))
 
 
-@dataclass(frozen=True)
-class ExternalWeights:
+class ExternalWeights(NamedTuple):
     """The main graph's initializers with external data, and where in the model's bytes each of them is written.
 
     ``places`` are (start, end) of each one's field, with its tag; ``graph_place`` is (start, content, end) of the

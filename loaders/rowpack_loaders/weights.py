@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +34,7 @@ PACKED_DTYPES = ("F4",)
 """Types narrower than a byte: there is no array of them; a runtime reads such weights from the file itself."""
 
 
-@dataclass(frozen=True)
-class WeightView:
+class WeightView(NamedTuple):
     """One weight: its safetensors dtype, and a read-only array over the mapped bytes.
 
     Types that numpy does not know are unsigned integers of their width.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.manifest import EngineRecord, TensorRecord
@@ -17,8 +17,7 @@ _OUT_OF_MEMORY_WORDS = (
 )
 
 
-@dataclass(frozen=True)
-class FoundTensor:
+class FoundTensor(NamedTuple):
     """An input or output as the runtime has it: its type in the runtime's words, sizes with None for free ones."""
 
     element_type: object

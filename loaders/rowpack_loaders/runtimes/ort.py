@@ -12,7 +12,7 @@ most of the load without making a launch faster (docs/benchmarks.md).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from rowpack_loaders.block_products import check_block_products, has_block_products
@@ -104,30 +104,21 @@ class OrtRuntime:
         self._has_weights_to_widen = model.precision != "fp32" and any(
             view.dtype in _WIDENED for view in self._weights.values()
         )
-        values = {
+        self._values = {
             name: _ort_value(view) for name, view in self._weights.items() if view.array.nbytes >= SHARED_WEIGHT_BYTES
         }
-        self._values = values
+        self._turned: frozenset[str] = frozenset()
         # A graph that takes any number of rows can serve both roles, as one session with one set of weights.
         first_role = {id(onnx_bytes): role for role, onnx_bytes in reversed(list(engines.items()))}
         self._check_operators(role for role in engines if role in first_role.values())
-        edges = {role: self._edges(model.engines[role], engines[role]) for role in first_role.values()}
-        # Sequences run through all engines that are loaded, so a buffer must suit all of them.
-        self._turned = frozenset.intersection(*(found.turnable for found in edges.values()))
-        taken_off = {
-            role: found.taken_off(self._turned, logits=self._logits if role == PREFILL else None)
-            for role, found in edges.items()
-        }
         packs = any(has_block_products(onnx_bytes) for onnx_bytes in engines.values())
-        if weights is not None and not packs:
-            # What is packed is read once; all else but tables is read whole in every step.
-            tables = [name for name in values if all(found.looks_up(name) for found in edges.values())]
-            weights.ask_for_large_pages(tables)
         with ThreadPoolExecutor(len(first_role)) as pool:
-            loading = {role: pool.submit(self._load, model.engines[role], taken_off[role], values) for role in edges}
+            edges, loading = self._start_loading(
+                pool, {role: engines[role] for role in first_role.values()}, packs=packs
+            )
             # Meanwhile, as the sessions are made without Python:
             self._in_place = self._written_over(
-                frozenset.intersection(*(found.read_and_written for found in taken_off.values()))
+                frozenset.intersection(*(found.read_and_written for found in edges.values()))
             )
             if weights is not None and packs:
                 # What is packed is read once, so no more of it than of a moment need be in memory twice.
@@ -158,6 +149,31 @@ class OrtRuntime:
             (self.model.engines[PREFILL], self._engines[PREFILL]) if self.has_prefill_engine else None,
         )
 
+    def _start_loading(
+        self, pool: ThreadPoolExecutor, engines: Mapping[str, bytes], *, packs: bool
+    ) -> tuple[dict[str, EngineEdges], dict[str, Future[LoadedEngine]]]:
+        """Start to load each engine as soon as it is known how its states are bound; return the edges and what comes.
+
+        Sequences run through all engines that are loaded, so a buffer must suit all of them. Where an engine does not
+        take turned what one before it does, which those of one build do, the one before is loaded again.
+        """
+        edges: dict[str, EngineEdges] = {}
+        loading: dict[str, Future[LoadedEngine]] = {}
+        for role, onnx_bytes in engines.items():
+            edges[role] = self._edges(self.model.engines[role], onnx_bytes)
+            if self._section is not None and not packs and not loading:
+                # What is packed is read once; all else but tables is read whole in every step, by each engine alike.
+                self._section.ask_for_large_pages([name for name in self._values if edges[role].looks_up(name)])
+            turned = frozenset.intersection(*(found.turnable for found in edges.values()))
+            if turned != self._turned:
+                self._turned = turned
+                loading.clear()
+            for waiting in edges.keys() - loading.keys():
+                logits = self._logits if waiting == PREFILL else None
+                taken_off = edges[waiting].taken_off(turned, logits=logits)
+                loading[waiting] = pool.submit(self._load, self.model.engines[waiting], taken_off)
+        return edges, loading
+
     def _check_operators(self, roles: Iterable[str]) -> None:
         needs = [self.model.needs[role] for role in roles if self.model.needs[role].requires]
         if needs:
@@ -175,7 +191,7 @@ class OrtRuntime:
             )
         return EngineEdges(onnx_bytes, self.model.states, where=engine.section)
 
-    def _load(self, engine: EngineRecord, edges: StateEdges, values: Mapping[str, Any]) -> LoadedEngine:
+    def _load(self, engine: EngineRecord, edges: StateEdges) -> LoadedEngine:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.intra_op_num_threads = self.thread_count
@@ -196,7 +212,7 @@ class OrtRuntime:
             # For the worker threads; the calling thread, which the runtime would change for good, is switched
             # around each call instead.
             options.add_session_config_entry("session.set_denormal_as_zero", "1")
-        for name, value in values.items():
+        for name, value in self._values.items():
             options.add_initializer(name, value)
         if self._section is not None:
             folder = str(self._section.path.parent)

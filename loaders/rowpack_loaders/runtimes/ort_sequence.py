@@ -9,7 +9,6 @@ in place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,8 +42,7 @@ class _CacheBinding(NamedTuple):
     width: int
 
 
-@dataclass(frozen=True)
-class LoadedEngine:
+class LoadedEngine(NamedTuple):
     """An engine's session, and how its states are bound."""
 
     session: Any

@@ -10,7 +10,8 @@ loader knows it. Field numbers are those of ``onnx.proto``: NodeProto.input = 1,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from rowpack_loaders.manifest import StateRecord, TensorRecord
 from rowpack_loaders.onnx_graph_index import (
@@ -35,18 +36,15 @@ _STATE_OUTPUT = 1
 _FLOAT = 1
 
 
-@dataclass(frozen=True)
-class StateEdges:
+class StateEdges(NamedTuple):
     """A graph without those nodes, and how states are bound to it: names and shapes by the manifest's names.
 
-    ``read_and_written`` are the inputs of states that one node reads, and no other, and that the same node writes.
     ``asks_for_logits`` says that the graph has the input of :mod:`rowpack_loaders.runtimes.ort_logits_branch`.
     """
 
     model: bytes
     names: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
-    read_and_written: frozenset[str]
     asks_for_logits: bool = False
 
     def bound(self, tensors: Iterable[TensorRecord]) -> list[TensorRecord]:
@@ -61,8 +59,7 @@ class StateEdges:
         ]
 
 
-@dataclass(frozen=True)
-class _Edge:
+class _Edge(NamedTuple):
     """What one state's nodes are changed for, and how it is bound then: (input, output), and the shape of both."""
 
     changes: Changes
@@ -100,6 +97,11 @@ class EngineEdges:
         """The inputs of states that can be bound turned."""
         return frozenset(state.input for state in self._transposed)
 
+    @property
+    def read_and_written(self) -> frozenset[str]:
+        """The inputs of states that one node reads, and no other, and that the same node writes."""
+        return frozenset(state.input for state in self._reshaped)
+
     def taken_off(self, turned: Collection[str], *, logits: tuple[str, int] | None = None) -> StateEdges:
         """Return the graph without reshapes at its edges, and without the transposes of the states ``turned``.
 
@@ -116,13 +118,12 @@ class EngineEdges:
             names |= zip((state.input, state.output), edge.names, strict=True)
             shapes |= dict.fromkeys((state.input, state.output), edge.shape)
         if not changes:
-            return StateEdges(self._model, names, shapes, frozenset())
+            return StateEdges(self._model, names, shapes)
         changed = encoded_field(MODEL_GRAPH, self._index.changed(changes))
         return StateEdges(
             b"".join([self._model[: self._start], changed, self._model[self._end :]]),
             names,
             shapes,
-            frozenset(state.input for state in self._reshaped),
             asks_for_logits=bool(branch),
         )
 
