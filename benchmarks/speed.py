@@ -16,6 +16,7 @@ Decode is compared with the time to read the weights once at the bandwidth measu
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import statistics
@@ -34,6 +35,8 @@ from measured_machine import describe_machine, processor_features, read_cpuinfo
 from measured_process import CommandError
 from read_bandwidth import Bandwidth, bytes_read_a_token, measure_read_bandwidth, weight_tensors
 from speed_report import ClassReport, ContenderFigures, bars_table, class_section
+
+import rowpack_loaders
 
 PROMPT_TOKENS = {QWEN: (16, 64, 142, 512), "rwkv4": (16, 64, 128, 512)}
 LOOP_TOKENS = {QWEN: 142, "rwkv4": 128}
@@ -117,6 +120,7 @@ def measure_class(precision: str, store: ArtifactStore, arguments: argparse.Name
             reason = str(error)
         if reason is not None:
             absent[contender.name] = reason
+    compile_modules()
     os.sync()  # what was just written is not to be written out beside the first of them
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
     for number in range(arguments.rounds):
@@ -133,6 +137,12 @@ def measure_class(precision: str, store: ArtifactStore, arguments: argparse.Name
         figures_of(sources[name][0], taken, sources[name][1]) for name, taken in rounds.items() if name not in absent
     ]
     return ClassReport(precision, tuple(lengths), LOOP_TOKENS[family], rows, absent)
+
+
+def compile_modules() -> None:
+    """Write the bytecode of what is measured, as installing it does: peers are installed, rowpack may be a checkout."""
+    for folder in (Path(rowpack_loaders.__file__).parent, Path(__file__).parent):
+        compileall.compile_dir(folder, quiet=2)
 
 
 def measure_round(
