@@ -18,8 +18,9 @@ from rowpack import BuildRequest, build
 from rowpack_loaders import load
 from rowpack_loaders.onnx_graph_index import GraphIndex
 from rowpack_loaders.runtimes import ort as ort_runtime
-from rowpack_loaders.runtimes import ort_state_edges
+from rowpack_loaders.runtimes import ort_branch_products, ort_state_edges
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
+from rowpack_loaders.runtimes.ort_branch_products import multiplies_in_a_branch
 from rowpack_loaders.runtimes.ort_logits_branch import WANTS_LOGITS, logits_branch
 
 onnxruntime = import_onnxruntime()
@@ -203,7 +204,41 @@ def test_chunks_that_others_follow_have_no_head(
     products = {event: count for event, count in ran.items() if event.startswith(head)}
     assert sum(ran[event] for event in ran if event.startswith("embed")) >= 3
     assert products
-    assert set(products.values()) == {1}
+    # An older runtime, that computes something else in a branch, runs packed products in every chunk.
+    assert set(products.values()) == {1 if "int" not in name or multiplies_in_a_branch() else 3}
+
+
+def test_the_runtime_is_one_that_multiplies_in_a_branch() -> None:
+    """Or an older one; which of them do is in the module's text."""
+    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    assert multiplies_in_a_branch() == (version > (1, 28))
+
+
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("block", [32, 128])
+def test_a_runtime_that_computes_something_else_is_found(
+    width: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ort_branch_products._run
+
+    def wrong(content: bytes, inputs: dict[str, Any]) -> Any:
+        logits = run(content, inputs)
+        if WANTS_LOGITS in inputs:
+            logits[0, -1] = np.nextafter(logits[0, -1], np.inf)
+        return logits
+
+    monkeypatch.setattr(ort_branch_products, "_run", wrong)
+    assert not ort_branch_products._is_same(width, block)
+
+
+@pytest.mark.parametrize(("name", "is_asked"), [("qwen-int8", False), ("qwen-auto", True)])
+def test_packed_products_stay_where_the_runtime_cannot(
+    name: str, is_asked: bool, built: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ort_runtime, "multiplies_in_a_branch", lambda: False)
+    with load(built(name), threads=1) as decoder:
+        assert decoder.runtime._engines["prefill"].edges.asks_for_logits == is_asked
+        assert np.isfinite(decoder.session().prefill(PROMPT)).all()
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -27,6 +27,7 @@ from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denor
 from rowpack_loaders.runtimes.engine_errors import FoundTensor, check_engine_tensors, engine_load_failure
 from rowpack_loaders.runtimes.host_sequence import open_host_sequence
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
+from rowpack_loaders.runtimes.ort_branch_products import multiplies_in_a_branch
 from rowpack_loaders.runtimes.ort_in_place_states import writes_over_its_state
 from rowpack_loaders.runtimes.ort_logits_branch import WANTS_LOGITS
 from rowpack_loaders.runtimes.ort_sequence import LoadedEngine, OrtBoundEngine
@@ -169,7 +170,7 @@ class OrtRuntime:
                 self._turned = turned
                 loading.clear()
             for waiting in edges.keys() - loading.keys():
-                logits = self._logits if waiting == PREFILL else None
+                logits = self._logits if waiting == PREFILL and (not packs or multiplies_in_a_branch()) else None
                 taken_off = edges[waiting].taken_off(turned, logits=logits)
                 loading[waiting] = pool.submit(self._load, self.model.engines[waiting], taken_off)
         return edges, loading

@@ -2,7 +2,7 @@
 
 It does all of a head's work in the buffer that the head's next state goes to, so both may be one; that is nowhere
 promised, so it is tried in each process, with the sizes of the model, before anything relies on it. A state that
-stays where it is goes through memory half as often. Field numbers are those of ``onnx.proto``.
+stays where it is goes through memory half as often.
 """
 
 from __future__ import annotations
@@ -13,8 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from rowpack_loaders.onnx_wire import MODEL_GRAPH
-from rowpack_loaders.protobuf_wire import FIXED32, encoded_field, encoded_integer
+from rowpack_loaders.onnx_encoding import (
+    GRAPH_INPUT,
+    GRAPH_OUTPUT,
+    float_attribute,
+    graph,
+    integer_attribute,
+    model,
+    node,
+    text_attribute,
+)
+from rowpack_loaders.protobuf_wire import encoded_field, encoded_integer
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_state_edges import DOMAIN, OPERATOR
 
@@ -22,7 +31,7 @@ FloatArray = np.ndarray[Any, np.dtype[np.float32]]
 
 onnxruntime = import_onnxruntime()
 
-_FLOAT, _INTEGER, _TEXT = 1, 2, 3  # of an attribute; a tensor of floats is 1, too
+_FLOAT = 1
 _INPUTS = ("query", "key", "value", "past", "decay", "beta")
 _OUTPUTS = ("out", "present")
 _MOST_HEADS = 2
@@ -80,29 +89,15 @@ def _is_same(session: Any, rows: int, heads: int, key_dim: int, value_dim: int) 
 
 def _one_operator(heads: int) -> bytes:
     """Return a model of one node; what it takes and gives is declared without shapes."""
-    integers = (
-        _named(name, encoded_integer(3, heads) + encoded_integer(20, _INTEGER))
-        for name in ("q_num_heads", "kv_num_heads")
-    )
-    scale = _named("scale", bytes((2 << 3 | FIXED32,)) + np.float32(1).tobytes() + encoded_integer(20, _FLOAT))
-    rule = _named("update_rule", encoded_field(4, b"gated_delta") + encoded_integer(20, _TEXT))
-    node = b"".join(
-        [
-            *(encoded_field(1, name.encode()) for name in _INPUTS),
-            *(encoded_field(2, name.encode()) for name in _OUTPUTS),
-            encoded_field(4, OPERATOR.encode()),
-            *(encoded_field(5, attribute) for attribute in (*integers, scale, rule)),
-            encoded_field(7, DOMAIN.encode()),
-        ]
-    )
+    attributes = [
+        *(integer_attribute(name, heads) for name in ("q_num_heads", "kv_num_heads")),
+        float_attribute("scale", 1.0),
+        text_attribute("update_rule", "gated_delta"),
+    ]
     floats = encoded_field(2, encoded_field(1, encoded_integer(1, _FLOAT)))
-    graph = [encoded_field(1, node), encoded_field(2, b"in_place")]
-    graph += [encoded_field(11, _named(name, floats)) for name in _INPUTS]
-    graph += [encoded_field(12, _named(name, floats)) for name in _OUTPUTS]
-    opsets = (encoded_integer(2, 20), _named(DOMAIN, encoded_integer(2, 1)))
-    model = [encoded_integer(1, 10), encoded_field(MODEL_GRAPH, b"".join(graph))]
-    return b"".join([*model, *(encoded_field(8, opset) for opset in opsets)])
-
-
-def _named(name: str, rest: bytes) -> bytes:
-    return encoded_field(1, name.encode()) + rest
+    declared = ((GRAPH_INPUT, _INPUTS), (GRAPH_OUTPUT, _OUTPUTS))
+    fields = [node(OPERATOR, _INPUTS, _OUTPUTS, *attributes, domain=DOMAIN)]
+    fields += [
+        encoded_field(field, encoded_field(1, name.encode()) + floats) for field, names in declared for name in names
+    ]
+    return model(graph("in_place", fields))
