@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from rowpack_loaders.errors import RowpackError
@@ -17,22 +15,22 @@ TENSORS = {"w": TensorEntry("F32", (2, 3), 4096, 24), "v": TensorEntry("F32", (2
 GOOD = ExternalData("w", "float32", (2, 3), SECTION, 4096, 24)
 
 BAD = {
-    "another file": (replace(GOOD, location="other.bin"), "weight_reference_outside"),
-    "an absolute path": (replace(GOOD, location="/etc/passwd"), "weight_reference_outside"),
-    "a way out of the folder": (replace(GOOD, location=f"../{SECTION}"), "weight_reference_outside"),
-    "the same file by another name": (replace(GOOD, location=f"./{SECTION}"), "weight_reference_outside"),
-    "an address in memory": (replace(GOOD, location="*/_ORT_MEM_ADDR_/*"), "weight_reference_outside"),
-    "no file": (replace(GOOD, location=""), "weight_reference_outside"),
-    "prepacked data": (replace(GOOD, other_keys=("prepacked_0",)), "weight_reference_invalid"),
-    "no such tensor": (replace(GOOD, name="u"), "weight_reference_unknown"),
-    "the bytes of another tensor": (replace(GOOD, offset_bytes=4120), "weight_reference_mismatch"),
-    "in the middle of a tensor": (replace(GOOD, offset_bytes=4100), "weight_reference_mismatch"),
-    "inside the safetensors header": (replace(GOOD, offset_bytes=0), "weight_reference_mismatch"),
-    "past the end of the section": (replace(GOOD, offset_bytes=2**40), "weight_reference_mismatch"),
-    "past the end of a tensor": (replace(GOOD, length_bytes=48), "weight_reference_mismatch"),
-    "to the end of the file": (replace(GOOD, length_bytes=None), "weight_reference_mismatch"),
-    "another dtype": (replace(GOOD, dtype="int32"), "weight_reference_mismatch"),
-    "another shape": (replace(GOOD, shape=(3, 2)), "weight_reference_mismatch"),
+    "another file": (GOOD._replace(location="other.bin"), "weight_reference_outside"),
+    "an absolute path": (GOOD._replace(location="/etc/passwd"), "weight_reference_outside"),
+    "a way out of the folder": (GOOD._replace(location=f"../{SECTION}"), "weight_reference_outside"),
+    "the same file by another name": (GOOD._replace(location=f"./{SECTION}"), "weight_reference_outside"),
+    "an address in memory": (GOOD._replace(location="*/_ORT_MEM_ADDR_/*"), "weight_reference_outside"),
+    "no file": (GOOD._replace(location=""), "weight_reference_outside"),
+    "prepacked data": (GOOD._replace(other_keys=("prepacked_0",)), "weight_reference_invalid"),
+    "no such tensor": (GOOD._replace(name="u"), "weight_reference_unknown"),
+    "the bytes of another tensor": (GOOD._replace(offset_bytes=4120), "weight_reference_mismatch"),
+    "in the middle of a tensor": (GOOD._replace(offset_bytes=4100), "weight_reference_mismatch"),
+    "inside the safetensors header": (GOOD._replace(offset_bytes=0), "weight_reference_mismatch"),
+    "past the end of the section": (GOOD._replace(offset_bytes=2**40), "weight_reference_mismatch"),
+    "past the end of a tensor": (GOOD._replace(length_bytes=48), "weight_reference_mismatch"),
+    "to the end of the file": (GOOD._replace(length_bytes=None), "weight_reference_mismatch"),
+    "another dtype": (GOOD._replace(dtype="int32"), "weight_reference_mismatch"),
+    "another shape": (GOOD._replace(shape=(3, 2)), "weight_reference_mismatch"),
 }
 
 
