@@ -188,13 +188,15 @@ def test_chunks_that_others_follow_have_no_head(
 ) -> None:
     """Counted by what the runtime says that it ran: 150 tokens are three chunks, of which one has logits."""
 
-    class ProfiledOptions(onnxruntime.SessionOptions):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.enable_profiling = True
-            self.profile_file_prefix = str(tmp_path / "profile")
+    make = onnxruntime.SessionOptions
 
-    monkeypatch.setattr(ort_runtime.onnxruntime, "SessionOptions", ProfiledOptions)
+    def profiled_options() -> Any:
+        options = make()
+        options.enable_profiling = True
+        options.profile_file_prefix = str(tmp_path / "profile")
+        return options
+
+    monkeypatch.setattr(ort_runtime.onnxruntime, "SessionOptions", profiled_options)
     with load(built(name), threads=1) as decoder:
         decoder.session().prefill(PROMPT)
         profile = json.loads(Path(decoder.runtime._engines["prefill"].session.end_profiling()).read_text("utf-8"))

@@ -240,3 +240,21 @@ def test_engines_that_disagree_are_bound_as_the_manifest_says(
         session.step(1)
     assert turnable(first[0])
     assert len({id(edges) for edges in first}) == 2
+
+
+def test_a_state_that_only_logits_read_keeps_them_where_they_are() -> None:
+    """Its transpose is taken off, so it cannot be moved into a branch as well."""
+    graph = TurnedGraph(0)
+    graph.nodes = [
+        helper.make_node("Transpose", ["conv_state_0"], ["rows"], perm=[1, 0]),
+        helper.make_node("ReduceSum", ["rows", "zero"], ["logits"]),
+        helper.make_node("Concat", ["x"] * COLUMNS, ["window"], axis=0),
+        helper.make_node("Transpose", ["window"], ["present_conv_0"], perm=[1, 0]),
+    ]
+    graph.outputs[1] = helper.make_tensor_value_info("logits", 1, [1, CHANNELS])
+    edges = EngineEdges(graph.model(), [conv_state(0)], where="engine.onnx")
+    turned = edges.taken_off(edges.turnable, logits=("logits", CHANNELS))
+    onnx.checker.check_model(onnx.ModelProto.FromString(turned.model), full_check=True)
+    assert turned_by(turned) == {"conv_state_0"}
+    assert not turned.asks_for_logits
+    assert edges.taken_off((), logits=("logits", CHANNELS)).asks_for_logits

@@ -109,14 +109,17 @@ class EngineEdges:
         """
         transposed = {state: edge for state, edge in self._transposed.items() if state.input in turned}
         edges = self._reshaped | transposed
-        branch = {} if logits is None else logits_branch(self._index, *logits)
-        changes: Changes = dict(branch)
+        changes: Changes = {}
         names: dict[str, str] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for state, edge in edges.items():
             changes |= edge.changes
             names |= zip((state.input, state.output), edge.names, strict=True)
             shapes |= dict.fromkeys((state.input, state.output), edge.shape)
+        branch = {} if logits is None else logits_branch(self._index, *logits)
+        if branch.keys() & changes.keys():
+            branch = {}  # a node that is taken off leads to nothing but logits: it cannot be moved as it was
+        changes |= branch
         if not changes:
             return StateEdges(self._model, names, shapes)
         changed = encoded_field(MODEL_GRAPH, self._index.changed(changes))
