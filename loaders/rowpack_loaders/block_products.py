@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rowpack_loaders.errors import Problem, RowpackError
-from rowpack_loaders.onnx_wire import GRAPH_INITIALIZER, MODEL_GRAPH, tensor_dtype
+from rowpack_loaders.onnx_wire import GRAPH_INITIALIZER, GRAPH_NODE, MODEL_GRAPH, tensor_dtype
 from rowpack_loaders.protobuf_wire import Message
 
 OPERATOR = "MatMulNBits"
@@ -25,7 +25,6 @@ BLOCK_COLUMNS = (16, 32, 64, 128, 256)
 LARGEST_EXTENT = 2**31 - 1
 
 _SPELLED = OPERATOR.encode()
-_GRAPH_NODE = 1
 _TENSOR_DIMS = 1
 _TENSOR_NAME = 8
 
@@ -52,7 +51,7 @@ def block_product_problems(model: bytes, *, where: str) -> Iterator[Problem]:
         return
     graph_bytes = Message(memoryview(model), where).message(MODEL_GRAPH)
     graph = Message(graph_bytes or memoryview(b""), where)
-    nodes = [Message(node, where) for node in graph.messages(_GRAPH_NODE) if _SPELLED in bytes(node)]
+    nodes = [Message(node, where) for node in graph.messages(GRAPH_NODE) if _SPELLED in bytes(node)]
     products = [node for node in nodes if node.text(4) == OPERATOR]
     if model.count(_SPELLED) != len(products):
         yield _problem(f"{model.count(_SPELLED)} mentions", where, f"{len(products)}, the nodes of the main graph")

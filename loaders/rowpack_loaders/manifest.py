@@ -73,6 +73,12 @@ class EngineRecord:
         """Return the output called ``name``; KeyError when the engine has none."""
         return {tensor.name: tensor for tensor in self.outputs}[name]
 
+    @property
+    def logits(self) -> str:
+        """The name of the output that is the last row's logits."""
+        (name,) = (tensor.name for tensor in self.outputs if tensor.role == "logits")
+        return name
+
 
 @dataclass(frozen=True)
 class StateRecord:

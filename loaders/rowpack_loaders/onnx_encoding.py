@@ -12,12 +12,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
-from rowpack_loaders.onnx_wire import GRAPH_INITIALIZER, MODEL_GRAPH
+from rowpack_loaders.onnx_wire import GRAPH_INITIALIZER, GRAPH_NODE, MODEL_GRAPH
 from rowpack_loaders.protobuf_wire import FIXED32, encoded_field, encoded_integer
-
-GRAPH_NODE = 1
-GRAPH_INPUT = 11
-GRAPH_OUTPUT = 12
 
 IR_VERSION = 10
 OPSETS = {"": 20, "com.microsoft": 1}

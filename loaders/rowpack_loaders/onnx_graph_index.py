@@ -11,12 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_NODE, GRAPH_OUTPUT, GRAPH_VALUE_INFO
 from rowpack_loaders.protobuf_wire import Message, encoded_field, fields
-
-GRAPH_NODE = 1
-GRAPH_INPUT = 11
-GRAPH_OUTPUT = 12
-GRAPH_VALUE_INFO = 13
 
 _DECLARATIONS = frozenset({GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO})
 _INPUT_NUMBER = 1

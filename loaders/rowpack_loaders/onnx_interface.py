@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from rowpack_loaders.onnx_wire import (
     DTYPES,
     GRAPH_INITIALIZER,
+    GRAPH_INPUT,
+    GRAPH_NODE,
+    GRAPH_OUTPUT,
     MODEL_GRAPH,
     TENSOR_EXTERNAL_DATA,
     ExternalData,
@@ -36,9 +39,6 @@ _MODEL_OPSET_IMPORT = 8
 _MODEL_TRAINING_INFO = 20
 _MODEL_FUNCTIONS = 25
 _FUNCTION_DOMAIN = 10
-_GRAPH_INPUT = 11
-_GRAPH_OUTPUT = 12
-_GRAPH_NODE = 1
 _GRAPH_SPARSE_INITIALIZER = 15
 
 
@@ -90,8 +90,8 @@ def read_onnx_interface(data: bytes, *, where: str) -> OnnxInterface:
         function_domains=frozenset(
             Message(function, where).text(_FUNCTION_DOMAIN) for function in model.messages(_MODEL_FUNCTIONS)
         ),
-        inputs=tuple(_value(value, where) for value in graph.messages(_GRAPH_INPUT)),
-        outputs=tuple(_value(value, where) for value in graph.messages(_GRAPH_OUTPUT)),
+        inputs=tuple(_value(value, where) for value in graph.messages(GRAPH_INPUT)),
+        outputs=tuple(_value(value, where) for value in graph.messages(GRAPH_OUTPUT)),
         initializer_names=names,
         weights=tuple(reference for reference in references if reference is not None),
         misplaced=tuple(walk.found),
@@ -188,7 +188,7 @@ class _Walk:
     def graph_without_initializers(self, graph: Message, level: int) -> None:
         for sparse in graph.messages(_GRAPH_SPARSE_INITIALIZER):
             self.sparse_tensor(sparse)
-        for node in graph.messages(_GRAPH_NODE):
+        for node in graph.messages(GRAPH_NODE):
             self.node(Message(node, self.where), level)
 
     def node(self, node: Message, level: int) -> None:

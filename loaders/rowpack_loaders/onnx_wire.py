@@ -2,9 +2,10 @@
 
 A weight is an initializer of the main graph with external data. Field numbers are those of ``onnx.proto``:
 
-    ModelProto.graph = 7; GraphProto.initializer = 5;
+    ModelProto.graph = 7;
+    GraphProto.node = 1, .initializer = 5, .input = 11, .output = 12, .value_info = 13;
     TensorProto.dims = 1, .data_type = 2, .name = 8, .external_data = 13, .data_location = 14;
-    StringStringEntryProto.key = 1, .value = 2; GraphProto.input = 11; ValueInfoProto.name = 1, .type = 2;
+    StringStringEntryProto.key = 1, .value = 2; ValueInfoProto.name = 1, .type = 2;
     TypeProto.tensor_type = 1; TypeProto.Tensor.elem_type = 1, .shape = 2; TensorShapeProto.dim = 1;
     Dimension.dim_value = 1
 """
@@ -24,9 +25,12 @@ from rowpack_loaders.protobuf_wire import (
 )
 
 MODEL_GRAPH = 7
+GRAPH_NODE = 1
 GRAPH_INITIALIZER = 5
+GRAPH_INPUT = 11
+GRAPH_OUTPUT = 12
+GRAPH_VALUE_INFO = 13
 TENSOR_EXTERNAL_DATA = 13
-_GRAPH_INPUT = 11
 _TENSOR_DIMS = 1
 _TENSOR_DATA_TYPE = 2
 _TENSOR_NAME = 8
@@ -212,7 +216,7 @@ def weights_as_inputs(model: bytes, *, where: str) -> bytes:
         kept.append(whole[done:start])
         done = end
     inputs = (
-        encoded_field(_GRAPH_INPUT, value_info(reference.name, reference.data_type, reference.shape))
+        encoded_field(GRAPH_INPUT, value_info(reference.name, reference.data_type, reference.shape))
         for reference in weights.references
     )
     graph = b"".join([*kept, whole[done:graph_end], *inputs])

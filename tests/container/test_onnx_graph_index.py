@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from rowpack_loaders.errors import RowpackError
-from rowpack_loaders.onnx_graph_index import GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO, GraphIndex
+from rowpack_loaders.onnx_graph_index import GraphIndex
+from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO
 
 LONG = "a_name_of_more_bytes_than_one_byte_of_length_can_say." * 3
 

@@ -19,9 +19,10 @@ from rowpack_loaders import load
 from rowpack_loaders.onnx_graph_index import GraphIndex
 from rowpack_loaders.runtimes import ort as ort_runtime
 from rowpack_loaders.runtimes import ort_branch_products, ort_state_edges
+from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_branch_products import multiplies_in_a_branch
-from rowpack_loaders.runtimes.ort_logits_branch import WANTS_LOGITS, logits_branch
+from rowpack_loaders.runtimes.ort_logits_branch import logits_branch
 
 onnxruntime = import_onnxruntime()
 ROWS, VOCAB = 3, 5

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rowpack_loaders.runtimes import FloatArray, IntArray
 
 MASKED = -1e4
+WANTS_LOGITS = "rowpack.wants_logits"
+"""An input that a loader adds to a graph that computes logits only when it is true; no stored graph has it."""
 
 
 class BoundEngine(Protocol):

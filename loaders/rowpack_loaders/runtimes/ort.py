@@ -25,11 +25,10 @@ from rowpack_loaders.onnx_wire import relocate_external_data
 from rowpack_loaders.runtimes.computing_threads import computing_threads
 from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denormals
 from rowpack_loaders.runtimes.engine_errors import FoundTensor, check_engine_tensors, engine_load_failure
-from rowpack_loaders.runtimes.host_sequence import open_host_sequence
+from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS, open_host_sequence
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_branch_products import multiplies_in_a_branch
 from rowpack_loaders.runtimes.ort_in_place_states import writes_over_its_state
-from rowpack_loaders.runtimes.ort_logits_branch import WANTS_LOGITS
 from rowpack_loaders.runtimes.ort_sequence import LoadedEngine, OrtBoundEngine
 from rowpack_loaders.runtimes.ort_state_edges import EngineEdges, StateEdges
 from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime
@@ -135,12 +134,6 @@ class OrtRuntime:
             check_engine_tensors(engine, "input", loaded.edges.bound(engine.inputs), inputs, _ELEMENT_TYPES)
             check_engine_tensors(engine, "output", loaded.edges.bound(engine.outputs), outputs, _ELEMENT_TYPES)
 
-    @property
-    def _logits(self) -> tuple[str, int]:
-        """The name of the prefill engine's logits, and how many there are."""
-        (name,) = (tensor.name for tensor in self.model.engines[PREFILL].outputs if tensor.role == "logits")
-        return name, self.model.vocab_size
-
     def open_sequence(self, *, slide: bool = False) -> SequenceState:
         """Return a new sequence with its own buffers, at its start."""
         return open_host_sequence(
@@ -170,9 +163,11 @@ class OrtRuntime:
                 self._turned = turned
                 loading.clear()
             for waiting in edges.keys() - loading.keys():
-                logits = self._logits if waiting == PREFILL and (not packs or multiplies_in_a_branch()) else None
+                engine = self.model.engines[waiting]
+                is_parted = waiting == PREFILL and (not packs or multiplies_in_a_branch())
+                logits = (engine.logits, self.model.vocab_size) if is_parted else None
                 taken_off = edges[waiting].taken_off(turned, logits=logits)
-                loading[waiting] = pool.submit(self._load, self.model.engines[waiting], taken_off)
+                loading[waiting] = pool.submit(self._load, engine, taken_off)
         return edges, loading
 
     def _check_operators(self, roles: Iterable[str]) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from rowpack_loaders.block_products import DOMAIN, OPERATOR, WIDTHS
-from rowpack_loaders.onnx_encoding import GRAPH_INPUT, GRAPH_OUTPUT, graph, integer_attribute, model, node, tensor
+from rowpack_loaders.onnx_encoding import graph, integer_attribute, model, node, tensor
 from rowpack_loaders.onnx_graph_index import GraphIndex
-from rowpack_loaders.onnx_wire import value_info
+from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_OUTPUT, value_info
 from rowpack_loaders.protobuf_wire import encoded_field
+from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
-from rowpack_loaders.runtimes.ort_logits_branch import WANTS_LOGITS, logits_branch
+from rowpack_loaders.runtimes.ort_logits_branch import logits_branch
 
 Array = np.ndarray[Any, Any]
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from rowpack_loaders.onnx_encoding import (
-    GRAPH_INPUT,
-    GRAPH_OUTPUT,
     float_attribute,
     graph,
     integer_attribute,
@@ -23,6 +21,7 @@ from rowpack_loaders.onnx_encoding import (
     node,
     text_attribute,
 )
+from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_OUTPUT
 from rowpack_loaders.protobuf_wire import encoded_field, encoded_integer
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_state_edges import DOMAIN, OPERATOR

@@ -10,18 +10,13 @@ from __future__ import annotations
 
 from rowpack_loaders.onnx_encoding import graph, graph_attribute, node, tensor, tensor_attribute
 from rowpack_loaders.onnx_graph_index import (
-    GRAPH_INPUT,
-    GRAPH_OUTPUT,
-    GRAPH_VALUE_INFO,
     Changes,
     GraphIndex,
     GraphNode,
 )
-from rowpack_loaders.onnx_wire import value_info
+from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO, value_info
 from rowpack_loaders.protobuf_wire import encoded_field
-
-WANTS_LOGITS = "rowpack.wants_logits"
-"""The added input: a truth value without dimensions."""
+from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS
 
 _COMPUTED = "rowpack.computed_logits"
 _FLOAT = 1
@@ -31,7 +26,8 @@ _BOOL = 9
 def logits_branch(index: GraphIndex, logits: str, vocab_size: int) -> Changes:
     """Return what moves all that only ``logits [1, vocab_size]`` needs into a branch; nothing where that cannot be.
 
-    It cannot in a graph that says something else of its logits than the manifest does, or has the added names.
+    The input that is added, :data:`WANTS_LOGITS`, is a truth value without dimensions. Nothing is moved in a graph that
+    says something else of its logits than the manifest does, or has the added names.
     Raises ``onnx_malformed``.
     """
     makers = index.makers(logits)

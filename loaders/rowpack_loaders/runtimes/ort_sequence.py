@@ -16,9 +16,8 @@ import numpy as np
 from rowpack_loaders.buffers import SequenceBuffers
 from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
-from rowpack_loaders.runtimes.host_sequence import RowInputs
+from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS, RowInputs
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
-from rowpack_loaders.runtimes.ort_logits_branch import WANTS_LOGITS
 from rowpack_loaders.runtimes.ort_state_edges import StateEdges
 
 if TYPE_CHECKING:
@@ -128,8 +127,8 @@ class OrtBoundEngine:
         if self._edges.asks_for_logits:
             raw.bind_input(WANTS_LOGITS, _CPU, _ELEMENT_TYPES["bool"], (), self._asked[wants_logits].ctypes.data)
         if wants_logits:
-            (name,) = (tensor.name for tensor in self._engine.outputs if tensor.role == "logits")
-            raw.bind_output(name, _CPU, _ELEMENT_TYPES["float32"], self._logits.shape, self._logits.ctypes.data)
+            address = self._logits.ctypes.data
+            raw.bind_output(self._engine.logits, _CPU, _ELEMENT_TYPES["float32"], self._logits.shape, address)
         return binding
 
     def _bind_rows(self, raw: Any, rows: int) -> None:

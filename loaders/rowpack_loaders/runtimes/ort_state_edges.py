@@ -15,15 +15,12 @@ from typing import NamedTuple
 
 from rowpack_loaders.manifest import StateRecord, TensorRecord
 from rowpack_loaders.onnx_graph_index import (
-    GRAPH_INPUT,
-    GRAPH_OUTPUT,
-    GRAPH_VALUE_INFO,
     Changes,
     Declaration,
     GraphIndex,
     GraphNode,
 )
-from rowpack_loaders.onnx_wire import MODEL_GRAPH, value_info
+from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO, MODEL_GRAPH, value_info
 from rowpack_loaders.protobuf_wire import encoded_field, messages_among
 from rowpack_loaders.runtimes.ort_logits_branch import logits_branch
 

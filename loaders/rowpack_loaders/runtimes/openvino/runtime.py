@@ -18,7 +18,7 @@ from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.runtimes.computing_threads import computing_threads
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
 from rowpack_loaders.runtimes.engine_errors import FoundTensor, check_engine_tensors, engine_load_failure
-from rowpack_loaders.runtimes.host_sequence import open_host_sequence
+from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS, open_host_sequence
 from rowpack_loaders.runtimes.openvino.graph_reading import read_graph
 from rowpack_loaders.runtimes.openvino.library import (
     DEVICE,
@@ -26,6 +26,7 @@ from rowpack_loaders.runtimes.openvino.library import (
     import_openvino,
     plain_version,
 )
+from rowpack_loaders.runtimes.openvino.logits_branch import branch_off_logits
 from rowpack_loaders.runtimes.openvino.sequence import ELEMENT_TYPES, OpenVinoBoundEngine
 from rowpack_loaders.weights import view_weights
 
@@ -82,8 +83,10 @@ class OpenVinoRuntime:
             self._check_operators(role)
             # A graph that takes any number of rows can serve both roles, as one compiled model.
             same = [other for other in self._compiled if engines[other] is onnx_bytes]
-            compiled = self._compiled[same[0]] if same else self._compile(model.engines[role], onnx_bytes)
-            _check_tensors(model.engines[role], "input", model.engines[role].inputs, compiled.inputs)
+            compiled = self._compiled[same[0]] if same else self._compile(role, onnx_bytes)
+            # No engine of a manifest has the input that was added.
+            inputs = [tensor for tensor in compiled.inputs if WANTS_LOGITS not in tensor.get_names()]
+            _check_tensors(model.engines[role], "input", model.engines[role].inputs, inputs)
             _check_tensors(model.engines[role], "output", model.engines[role].outputs, compiled.outputs)
             self._compiled[role] = compiled
 
@@ -121,13 +124,16 @@ class OpenVinoRuntime:
                 remedy="Run it on such a processor, or build with --precision fp32",
             )
 
-    def _compile(self, engine: EngineRecord, onnx_bytes: bytes) -> Any:
+    def _compile(self, role: str, onnx_bytes: bytes) -> Any:
+        engine = self.model.engines[role]
         properties = {**COMPILE_PROPERTIES, "INFERENCE_NUM_THREADS": self.thread_count}
         try:
             # Compiling computes constants; the mode of this thread is what the worker threads take over, here as in
             # each call. The plugin's own option would leave it changed for good.
             with FlushedDenormals():
                 graph = read_graph(self._core, onnx_bytes, self._weights, where=engine.section)
+                if role == PREFILL:
+                    branch_off_logits(graph, engine.logits)
                 return self._core.compile_model(graph, DEVICE, properties)
         except RowpackError:
             raise

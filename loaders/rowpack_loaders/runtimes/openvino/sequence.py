@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rowpack_loaders.buffers import Array, SequenceBuffers
 from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.runtimes.denormals import FlushedDenormals
-from rowpack_loaders.runtimes.host_sequence import RowInputs
+from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS, RowInputs
 from rowpack_loaders.runtimes.openvino.library import import_openvino
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ ELEMENT_TYPES = {
     "bfloat16": openvino.Type.bf16,
     "int32": openvino.Type.i32,
 }
+
+_ASKED = {wants_logits: openvino.Tensor(np.array([wants_logits])) for wants_logits in (True, False)}
 
 
 class OpenVinoBoundEngine:
@@ -41,7 +45,8 @@ class OpenVinoBoundEngine:
         self._buffers = buffers
         self._inputs = RowInputs(engine, buffers, max_rows)
         self._mask: FloatArray | None = None  # a request keeps no array alive: it has to outlive the run
-        (self._logits_name,) = (tensor.name for tensor in engine.outputs if tensor.role == "logits")
+        self._logits_name = engine.logits
+        self._can_be_asked = any(WANTS_LOGITS in tensor.get_names() for tensor in loaded.inputs)
         self._requests = [self._bound_request(loaded, front, logits) for front in (0, 1)]
         self._bound_rows = [0, 0]
 
@@ -53,7 +58,7 @@ class OpenVinoBoundEngine:
     def run(self, rows: int, *, wants_logits: bool = True) -> None:
         """Run ``rows`` rows from the front buffers into the back buffers and the cache rows; then swap.
 
-        The logits of one row are always computed: a compiled model has no way to leave an output out.
+        Logits that nobody wants are zeros, or computed all the same where the graph has no branch for them.
         """
         buffers = self._buffers
         request = self._requests[buffers.front]
@@ -63,6 +68,8 @@ class OpenVinoBoundEngine:
         self._inputs.place(buffers.position, rows)
         if buffers.caches:
             self._bind_cache_rows(request, rows)
+        if self._can_be_asked:
+            request.set_tensor(WANTS_LOGITS, _ASKED[wants_logits])
         with FlushedDenormals():
             request.infer(share_outputs=True)
         buffers.advance(rows)
