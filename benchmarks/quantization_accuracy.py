@@ -2,10 +2,10 @@
 
     python benchmarks/quantization_accuracy.py [--backend ort|trt_rtx] [--checkpoint FOLDER] [--items 150]
 
-``ort``: bundles in float32, int8 and int4, with and without the head, run by the loader. ``trt_rtx``: ONNX Runtime
-executes the exported graph with its Q/DQ nodes (E2M1, which it lacks, by plain operators) in fp16. A checkpoint needs
-``golden.json``: prompts with the reference's logits and greedy tokens, and verses without their last word. Prints a
-table for ``docs/benchmarks.md``.
+``ort``: bundles in float32, int8, w8a8 and int4, with and without the head, run by the loader. ``trt_rtx``: ONNX
+Runtime executes the exported graph with its Q/DQ nodes (E2M1, which it lacks, by plain operators) in fp16. A checkpoint
+needs ``golden.json``: prompts with the reference's logits and greedy tokens, and verses without their last word. Prints
+a table for ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ VARIANTS = {
         Variant("int8, head none", "int8", "none"),
         Variant("int8", "int8"),
         Variant("int8, embedding int8", "int8", None, "int8"),
+        Variant("w8a8, head none", "w8a8", "none"),
+        Variant("w8a8", "w8a8"),
+        Variant("w8a8, embedding w8a8", "w8a8", None, "w8a8"),
         Variant("int4, head none", "int4", "none"),
         Variant("int4, head int8", "int4", "int8"),
         Variant("int4", "int4"),

@@ -69,13 +69,14 @@ class QuantizedBlocks:
         return steps.reshape(self.rows.shape)
 
 
-def quantize_blocks(rows: Rows, bits: int) -> QuantizedBlocks:
+def quantize_blocks(rows: Rows, bits: int, columns: int | None = None) -> QuantizedBlocks:
     """Choose scales and zero points for float32 ``rows``, so that the whole range of each block is kept.
 
-    A block's range always holds zero, which is therefore exact. A block of zeros has the scale zero.
+    A block has so many ``columns``, left out those of :func:`block_columns`. Its range always holds zero, which is
+    therefore exact. A block of zeros has the scale zero.
     """
     largest = np.float32(2**bits - 1)
-    blocks = rows.reshape(rows.shape[0], -1, block_columns(bits, rows.shape[1]))
+    blocks = rows.reshape(rows.shape[0], -1, columns or block_columns(bits, rows.shape[1]))
     low = np.minimum(blocks.min(axis=2), 0)
     scales = (np.maximum(blocks.max(axis=2), 0) - low) / largest
     # Scales so small that the quotients overflow belong to blocks of nothing but denormal numbers.

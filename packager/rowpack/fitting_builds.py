@@ -14,7 +14,7 @@ from rowpack.integer_quantization import multiplied_names, scale_name, zero_poin
 from rowpack.model_preparation import BuildRequest, PreparedModel
 from rowpack.quantization import (
     HALF_PRECISIONS,
-    INTEGER_BITS,
+    INTEGER_QUANTIZATIONS,
     QUANTIZATIONS,
     check_quantization,
     quantize,
@@ -97,7 +97,7 @@ def choices_beside(request: BuildRequest, backend: Backend) -> Iterator[WeightCh
     for precision in PRECISIONS:
         for quantization in (None, *QUANTIZATIONS):
             tables: list[tuple[str | None, str | None]] = [(None, None)]
-            if quantization in INTEGER_BITS:
+            if quantization in INTEGER_QUANTIZATIONS:
                 head = request.head_quantization
                 tables = [(head, request.embedding_quantization), (head, quantization)]
             for head, embedding in tables:
@@ -198,7 +198,7 @@ def fitting_on_host(
             private_weight_bytes=build.private_bytes,
             packing_bytes=build.packing_bytes,
             # Engines of whole numbers are run one after the other.
-            session_count=2 if split and build.choice.quantization not in INTEGER_BITS else 1,
+            session_count=2 if split and build.choice.quantization not in INTEGER_QUANTIZATIONS else 1,
         ).byte_count
 
     choices = [(build.choice.options, byte_count(build)) for build in builds if build not in asked]

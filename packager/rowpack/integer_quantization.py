@@ -1,4 +1,7 @@
-"""Weight-only quantization: which tensors become blocks of whole numbers, and the same model with what they stand for.
+"""Weights in whole numbers: which tensors become that, and the same model with what they stand for.
+
+``int8`` and ``int4``: in blocks of a row's columns. ``w8a8``: eight bits, with one scale and zero point a row, so that
+a product can be computed in whole numbers throughout where the rows that enter it are rounded alike.
 
 The projections that a family declares quantizable are stored as codes, scales and zero points; gates, decays,
 convolutions, norms and recurrent parameters never are. The output projection and the embedding are quantised by
@@ -8,13 +11,27 @@ its own. An embedding that is not quantised, of which a step looks up one row, i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from rowpack.block_quantization import QuantizedBlocks, Rows, block_columns, quantize_blocks
 from rowpack.families.declaration import ModelDescription, Transform, WeightSpec
 
-CODE_DTYPES = {8: "uint8", 4: "uint4"}
+INT8 = "int8"
+INT4 = "int4"
+W8A8 = "w8a8"
+
+INTEGER_QUANTIZATIONS = (INT8, INT4, W8A8)
+
+_BITS = {INT8: 8, INT4: 4, W8A8: 8}
+
+_CODE_DTYPES = {INT8: "uint8", INT4: "uint4", W8A8: "int8"}
+
+_LEAST_CODE = {INT8: 0, INT4: 0, W8A8: -128}
+"""What the codes of :mod:`rowpack.block_quantization`, which begin at 0, are stored from."""
 
 _HALF_DTYPES = ("float16", "bfloat16")
 
@@ -37,21 +54,23 @@ class QuantizedPart:
 
     before: Transform | None
     bits: int
+    block_columns: int
     choose: Callable[[QuantizedBlocks], Rows]
 
     def __call__(self, rows: Rows) -> Rows:
         """Return one part of the quantised rows."""
-        return self.choose(quantize_blocks(rows if self.before is None else self.before(rows), self.bits))
+        before = rows if self.before is None else self.before(rows)
+        return self.choose(quantize_blocks(before, self.bits, self.block_columns))
 
 
 def quantize_to_integers(
     model: ModelDescription,
-    bits: int,
-    head_bits: int | None,
-    embedding_bits: int | None,
+    quantization: str,
+    head: str | None,
+    embedding: str | None,
     checkpoint_dtypes: Mapping[str, str],
 ) -> ModelDescription:
-    """Return ``model`` with every quantizable projection stored in ``bits`` bits, head and embedding in their own.
+    """Return ``model`` with every quantizable projection stored in ``quantization``, head and embedding in their own.
 
     None leaves either as it is, and so do rows that are no whole blocks. ``checkpoint_dtypes`` maps the checkpoint's
     tensors to their dtypes in safetensors codes.
@@ -59,11 +78,11 @@ def quantize_to_integers(
     specs: list[WeightSpec] = []
     for spec in model.weights:
         if spec.part == "embedding":
-            specs += _embedding(spec, model, head_bits, embedding_bits, checkpoint_dtypes)
-        elif spec.part == "head" and head_bits is not None:
-            specs += _stored(spec, head_bits)
+            specs += _embedding(spec, model, head, embedding, checkpoint_dtypes)
+        elif spec.part == "head" and head is not None:
+            specs += _stored(spec, head)
         elif spec.quantizable:
-            specs += _stored(spec, bits)
+            specs += _stored(spec, quantization)
         else:
             specs.append(spec)
     return replace(model, weights=tuple(specs))
@@ -84,10 +103,10 @@ def dequantized(model: ModelDescription) -> ModelDescription:
 
 
 def quantized_names(model: ModelDescription) -> Iterator[str]:
-    """Yield the names of the tensors that are stored as blocks of whole numbers."""
+    """Yield the names of the tensors that are stored as whole numbers."""
     stored = {spec.name for spec in model.weights}
     for spec in model.weights:
-        if spec.dtype in CODE_DTYPES.values() and scale_name(spec.name) in stored:
+        if spec.dtype in _CODE_DTYPES.values() and scale_name(spec.name) in stored:
             yield spec.name
 
 
@@ -101,7 +120,8 @@ def multiplied_names(model: ModelDescription) -> Iterator[str]:
 def rounded_blocks(model: ModelDescription) -> dict[str, int]:
     """Return the columns of a block of each weight that rows are multiplied with; rows are rounded in the same."""
     shapes = {spec.name: spec.shape for spec in model.weights}
-    return {name: shapes[name][1] // shapes[scale_name(name)][1] for name in multiplied_names(model)}
+    columns = {name: shapes[name][1] for name in multiplied_names(model)}
+    return {name: count // math.prod(shapes[scale_name(name)][1:]) for name, count in columns.items()}
 
 
 def half_precision_tables(model: ModelDescription, work: str) -> frozenset[str]:
@@ -113,27 +133,21 @@ def half_precision_tables(model: ModelDescription, work: str) -> frozenset[str]:
 def _embedding(
     spec: WeightSpec,
     model: ModelDescription,
-    head_bits: int | None,
-    embedding_bits: int | None,
+    head: str | None,
+    embedding: str | None,
     checkpoint_dtypes: Mapping[str, str],
 ) -> list[WeightSpec]:
     """Return the table, and the head beside it where the two were one and are stored in different ways."""
     tied = all(other.part != "head" for other in model.weights)
     if not block_columns(4, spec.shape[1]):
         return [spec] if tied else [_as_in_the_checkpoint(spec, checkpoint_dtypes)]
-    if tied and head_bits == embedding_bits:
-        return [spec] if head_bits is None else _stored(spec, head_bits)
-    if embedding_bits is None:
-        table = [_as_in_the_checkpoint(spec, checkpoint_dtypes)]
-    else:
-        table = _stored(spec, embedding_bits)
+    if tied and head == embedding:
+        return [spec] if head is None else _stored(spec, head)
+    table = [_as_in_the_checkpoint(spec, checkpoint_dtypes)] if embedding is None else _stored(spec, embedding)
     if not tied:
         return table
-    head = replace(spec, name=model.head_name, part="head")
-    return [
-        *table,
-        *(replace(part, derived=True) for part in ([head] if head_bits is None else _stored(head, head_bits))),
-    ]
+    beside = replace(spec, name=model.head_name, part="head")
+    return [*table, *(replace(part, derived=True) for part in ([beside] if head is None else _stored(beside, head)))]
 
 
 def _as_in_the_checkpoint(spec: WeightSpec, checkpoint_dtypes: Mapping[str, str]) -> WeightSpec:
@@ -143,32 +157,38 @@ def _as_in_the_checkpoint(spec: WeightSpec, checkpoint_dtypes: Mapping[str, str]
     return replace(spec, dtype=dtype)
 
 
-def _stored(spec: WeightSpec, bits: int) -> list[WeightSpec]:
+def _stored(spec: WeightSpec, quantization: str) -> list[WeightSpec]:
     """Return codes, scales and zero points in place of ``spec``."""
     rows, columns = spec.shape
-    block = block_columns(bits, columns)
+    bits, least = _BITS[quantization], _LEAST_CODE[quantization]
+    is_whole_row = quantization == W8A8
+    block = columns if is_whole_row else block_columns(bits, columns)
     if not block:
         return [spec]
     blocks = columns // block
-    codes = QuantizedPart(spec.transform, bits, lambda quantized: quantized.codes)
-    beside = replace(spec, shape=(rows, blocks), quantizable=False, derived=True)
+    of_blocks = (rows,) if is_whole_row else (rows, blocks)
+    codes = QuantizedPart(spec.transform, bits, block, lambda quantized: quantized.codes + np.float32(least))
+    beside = replace(spec, shape=of_blocks, quantizable=False, derived=True)
+
+    def scales(quantized: QuantizedBlocks) -> Rows:
+        return quantized.scales.reshape(-1, *of_blocks[1:])
+
+    def zero_points(quantized: QuantizedBlocks) -> Rows:
+        return quantized.zero_points.reshape(-1, *of_blocks[1:]) + np.float32(least)
+
     return [
         replace(
             spec,
-            dtype=CODE_DTYPES[bits],
+            dtype=_CODE_DTYPES[quantization],
             transform=codes,
-            stored_shape=(rows, blocks, block * bits // 8),
+            stored_shape=None if is_whole_row else (rows, blocks, block * bits // 8),
         ),
-        replace(
-            beside,
-            name=scale_name(spec.name),
-            transform=replace(codes, choose=lambda quantized: quantized.scales),
-        ),
+        replace(beside, name=scale_name(spec.name), transform=replace(codes, choose=scales)),
         replace(
             beside,
             name=zero_point_name(spec.name),
-            dtype=CODE_DTYPES[bits],
-            transform=replace(codes, choose=lambda quantized: quantized.zero_points),
-            stored_shape=(rows, blocks * bits // 8),
+            dtype=_CODE_DTYPES[quantization],
+            transform=replace(codes, choose=zero_points),
+            stored_shape=None if is_whole_row else (rows, blocks * bits // 8),
         ),
     ]

@@ -14,7 +14,7 @@ from rowpack.families import find_family
 from rowpack.families.declaration import Family, ModelDescription
 from rowpack.gate import RequestedLayout
 from rowpack.prefill_rows import DEFAULT_PREFILL_ROWS, check_prefill_rows
-from rowpack.quantization import INTEGER_BITS, check_quantization, quantize
+from rowpack.quantization import INTEGER_QUANTIZATIONS, check_quantization, quantize
 from rowpack.special_tokens import SpecialTokens, read_special_tokens
 from rowpack.weights import WeightPlan, plan_weights
 from rowpack_loaders.devices.published_gpus import PublishedGpu, find_published_gpu
@@ -64,7 +64,7 @@ class BuildRequest:
         """The form of the mixers that was asked for, or the default of the quantization."""
         if self.lowering is not None:
             return self.lowering
-        return "auto" if self.quantization in INTEGER_BITS else "plain"
+        return "auto" if self.quantization in INTEGER_QUANTIZATIONS else "plain"
 
     @property
     def published_gpu(self) -> PublishedGpu | None:

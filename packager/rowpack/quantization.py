@@ -4,7 +4,7 @@
 ``nvfp4``: E2M1 values of rows divided by their largest magnitude, with an E4M3 scale for every 16 of a row; the
 magnitudes are kept in the work dtype (surgery/float4_form.py says what that is good for).
 
-``int8`` and ``int4``: weights in blocks of whole numbers, for processors (integer_quantization.py).
+``int8``, ``int4`` and ``w8a8``: weights in whole numbers, for processors (integer_quantization.py).
 
 Each way a row is quantised by itself, so rows can be quantised as they stream by. What enters the products is rounded
 at run time, row by row (surgery/quantized_projections.py).
@@ -20,6 +20,10 @@ import numpy as np
 
 from rowpack.families.declaration import ModelDescription, Transform, WeightSpec
 from rowpack.graph.dtypes import numpy_dtype
+from rowpack.integer_quantization import INT4 as INT4
+from rowpack.integer_quantization import INT8 as INT8
+from rowpack.integer_quantization import INTEGER_QUANTIZATIONS as INTEGER_QUANTIZATIONS
+from rowpack.integer_quantization import W8A8 as W8A8
 from rowpack.integer_quantization import quantize_to_integers
 from rowpack.integer_quantization import scale_name as scale_name
 from rowpack.surgery.float4_form import BLOCK_COLUMNS, GLOBAL_SCALE, LARGEST_FLOAT4, Float4Form
@@ -32,16 +36,11 @@ if TYPE_CHECKING:
 FP8 = "fp8"
 NVFP4 = "nvfp4"
 
-INT8 = "int8"
-INT4 = "int4"
-
-INTEGER_BITS = {INT8: 8, INT4: 4}
-
-QUANTIZATIONS = (FP8, NVFP4, INT8, INT4)
+QUANTIZATIONS = (FP8, NVFP4, *INTEGER_QUANTIZATIONS)
 
 NOT_QUANTIZED = "none"
-TABLE_QUANTIZATIONS = (NOT_QUANTIZED, *INTEGER_BITS)
-"""How output projection and embedding may be stored beside projections in ``int8`` or ``int4``."""
+TABLE_QUANTIZATIONS = (NOT_QUANTIZED, *INTEGER_QUANTIZATIONS)
+"""How output projection and embedding may be stored beside projections in whole numbers."""
 
 VALUE_DTYPES = {FP8: "float8_e4m3fn", NVFP4: "float4_e2m1fn"}
 
@@ -85,27 +84,27 @@ def check_quantization(
                 expected=", ".join(known),
                 remedy=f"Name one of these, or leave {option} out.",
             )
-    if head_quantization is not None and quantization not in INTEGER_BITS:
+    if head_quantization is not None and quantization not in INTEGER_QUANTIZATIONS:
         raise RowpackError(
             "head_quantization_unsupported",
             "the output projection is quantised beside projections in whole numbers only",
             where="--head-quantization",
             found=f"{head_quantization} with --quantization {quantization or 'left out'}",
-            expected=" or ".join(f"--quantization {word}" for word in INTEGER_BITS),
+            expected=" or ".join(f"--quantization {word}" for word in INTEGER_QUANTIZATIONS),
             remedy=f"Leave --head-quantization out, or build with {quantized_build(INT8)}.",
         )
-    if embedding_quantization is not None and quantization not in INTEGER_BITS:
+    if embedding_quantization is not None and quantization not in INTEGER_QUANTIZATIONS:
         raise RowpackError(
             "embedding_quantization_unsupported",
             "the embedding is quantised beside projections in whole numbers only",
             where="--embedding-quantization",
             found=f"{embedding_quantization} with --quantization {quantization or 'left out'}",
-            expected=" or ".join(f"--quantization {word}" for word in INTEGER_BITS),
+            expected=" or ".join(f"--quantization {word}" for word in INTEGER_QUANTIZATIONS),
             remedy=f"Leave --embedding-quantization out, or build with {quantized_build(INT8)}.",
         )
     if quantization is None:
         return
-    if quantization in INTEGER_BITS and precision != "fp32":
+    if quantization in INTEGER_QUANTIZATIONS and precision != "fp32":
         raise RowpackError(
             "quantization_precision",
             "projections in whole numbers stand in float32 engines only",
@@ -114,7 +113,7 @@ def check_quantization(
             expected="fp32",
             remedy=f"Build with {quantized_build(quantization)}: its weights are as small in either precision.",
         )
-    if quantization not in INTEGER_BITS and precision not in HALF_PRECISIONS:
+    if quantization not in INTEGER_QUANTIZATIONS and precision not in HALF_PRECISIONS:
         raise RowpackError(
             "quantization_precision",
             "projections in small floats stand in half-precision engines only",
@@ -130,7 +129,7 @@ def quantized_build(quantization: str, *, backend: str = "ort", precision: str |
 
     Backend and precision are those given where they can run it.
     """
-    whole = quantization in INTEGER_BITS
+    whole = quantization in INTEGER_QUANTIZATIONS
     backends = _INTEGER_BACKENDS if whole else _SMALL_FLOAT_BACKENDS
     precisions = ("fp32",) if whole else ("bf16", "fp16")
     words = (
@@ -143,7 +142,7 @@ def quantized_build(quantization: str, *, backend: str = "ort", precision: str |
 
 def stored_head(quantization: str | None, head_quantization: str | None) -> str | None:
     """Return in what the output projection is stored: by default as the projections; None where it is not quantised."""
-    if quantization not in INTEGER_BITS:
+    if quantization not in INTEGER_QUANTIZATIONS:
         return None
     word = head_quantization or quantization
     return None if word == NOT_QUANTIZED else word
@@ -167,13 +166,12 @@ def quantize(
     A projection whose rows are no whole number of blocks stays as it is. ``checkpoint_dtypes`` maps the checkpoint's
     tensors to their dtypes in safetensors codes.
     """
-    if quantization in INTEGER_BITS:
-        head, embedding = stored_head(quantization, head_quantization), stored_embedding(embedding_quantization)
+    if quantization in INTEGER_QUANTIZATIONS:
         return quantize_to_integers(
             model,
-            INTEGER_BITS[quantization],
-            None if head is None else INTEGER_BITS[head],
-            None if embedding is None else INTEGER_BITS[embedding],
+            quantization,
+            stored_head(quantization, head_quantization),
+            stored_embedding(embedding_quantization),
             checkpoint_dtypes or {},
         )
     make = {FP8: _float8, NVFP4: _float4}[quantization]

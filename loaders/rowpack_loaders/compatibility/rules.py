@@ -37,6 +37,7 @@ OLDEST_ONNX_RUNTIME_WITH: dict[str, tuple[int, ...]] = {
     "com.microsoft.LinearAttention": (1, 25, 1),
     "com.microsoft.LinearAttentionGate": (1, 30),
     "com.microsoft.MatMulNBits": (1, 23),
+    "com.microsoft.QGemm": (1, 23),
     "com.microsoft.QuickGelu": (1, 23),
     "com.microsoft.SkipSimplifiedLayerNormalization": (1, 23),
 }

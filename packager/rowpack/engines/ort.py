@@ -8,7 +8,7 @@ from rowpack.engines.backend import BuiltEngine, EngineBuild, EngineOrder, FileR
 from rowpack.engines.options import EngineOptions
 from rowpack.engines.serialized_graph import refuse_compiler_options, serialize_engine
 from rowpack.gate import SplitVeto
-from rowpack.quantization import INT8, INTEGER_BITS, quantized_build
+from rowpack.quantization import INT8, INTEGER_QUANTIZATIONS, quantized_build
 from rowpack.surgery.graph_form import FREE_CACHE, FusedChoice, GraphForm
 from rowpack_loaders.errors import RowpackError
 
@@ -31,13 +31,13 @@ class OrtBackend:
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
         """Refuse small floats and bfloat16, which ONNX Runtime's CPU provider has no products for."""
-        if quantization is not None and quantization not in INTEGER_BITS:
+        if quantization is not None and quantization not in INTEGER_QUANTIZATIONS:
             raise RowpackError(
                 "quantization_unsupported",
                 "ONNX Runtime's CPU provider would widen these projections to float32",
                 where="--quantization",
                 found=quantization,
-                expected=" or ".join(INTEGER_BITS),
+                expected=" or ".join(INTEGER_QUANTIZATIONS),
                 remedy=f"Build with {quantized_build(quantization, precision=precision)}, or with "
                 f"{quantized_build(INT8)} for the processor.",
             )

@@ -16,6 +16,7 @@ _ONNX = {
     "bfloat16": int(TensorProto.BFLOAT16),
     "float8_e4m3fn": int(TensorProto.FLOAT8E4M3FN),
     "float4_e2m1fn": int(TensorProto.FLOAT4E2M1),
+    "int8": int(TensorProto.INT8),
     "uint8": int(TensorProto.UINT8),
     "uint4": int(TensorProto.UINT4),
     "int32": int(TensorProto.INT32),
@@ -28,6 +29,7 @@ _NUMPY: dict[str, Any] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
     "float4_e2m1fn": np.dtype(ml_dtypes.float4_e2m1fn),
+    "int8": np.dtype(np.int8),
     "uint8": np.dtype(np.uint8),
     "uint4": np.dtype(ml_dtypes.uint4),
     "int32": np.dtype(np.int32),
@@ -39,6 +41,7 @@ _SAFETENSORS = {
     "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "float4_e2m1fn": "F4",
+    "int8": "I8",
     "uint8": "U8",
     # The format has no four-bit integers: they are stored as the bytes that hold two of them.
     "uint4": "U8",

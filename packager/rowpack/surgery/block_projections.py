@@ -42,7 +42,10 @@ _BITS: dict[int, int] = {onnx.TensorProto.UINT8: 8, onnx.TensorProto.UINT4: 4}
 
 
 class DequantizeBlocks:
-    """Put DequantizeLinear before every Gemm and Gather whose table has ``scales``; both maps go by its name."""
+    """Put DequantizeLinear before every Gemm and Gather whose table has ``scales``; both maps go by its name.
+
+    Scales of one dimension are those of whole rows.
+    """
 
     name = "dequantize blocks"
 
@@ -73,14 +76,16 @@ class DequantizeBlocks:
             position = _TABLE_POSITION[node.op]
             stored = node.inputs[position]
             scales = self._scales[stored.name]
+            blocks: dict[str, Any] = {"axis": 0}
+            if len(scales.shape) > 1:
+                blocks = {"axis": 1, "block_size": int(stored.shape[1]) // int(scales.shape[1])}
             node.inputs[position] = emitter.at_root(node.name).op(
                 "DequantizeLinear",
                 [stored, scales, self._zero_points[stored.name]],
                 "weight",
                 dtype="float32",
                 shape=stored.shape,
-                axis=1,
-                block_size=int(stored.shape[1]) // int(scales.shape[1]),
+                **blocks,
             )
 
     def check_after(self, graph: gs.Graph) -> None:
@@ -211,6 +216,12 @@ def _reads(node: Any, names: Mapping[str, Tensor]) -> bool:
 
 def _dequantizes_blocks(node: Any) -> bool:
     return node.op == "DequantizeLinear" and "block_size" in node.attrs and _bits(node.inputs[0]) > 0
+
+
+def is_stored_as(tensor: Tensor, data_type: int) -> bool:
+    """Tell whether ``tensor`` is a constant in the weight section of this ONNX data type."""
+    proto = _stored_proto(tensor)
+    return proto is not None and proto.data_type == data_type
 
 
 def _bits(tensor: Tensor) -> int:

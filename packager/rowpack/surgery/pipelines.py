@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rowpack.graph.model import FUNCTION_DOMAIN, export_model, import_graph
 from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE, TOKEN_SHIFT, WKV4
+from rowpack.surgery import rounded_row_products
 from rowpack.surgery.batched_projections import BatchHalvedProjections
 from rowpack.surgery.block_projections import BLOCK_PRODUCT, OPERATOR, MultiplyBlocks
 from rowpack.surgery.cache_capacity import FixCacheRows
@@ -22,6 +23,7 @@ from rowpack.surgery.one_row_branch import BRANCH, BRANCH_NODES, OneRowBranch, O
 from rowpack.surgery.only_row import TakeTheOnlyRow
 from rowpack.surgery.projection_form import WeightOnTheLeft
 from rowpack.surgery.reshape_chains import JoinReshapes
+from rowpack.surgery.rounded_row_products import ROUNDED_ROW_PRODUCT, MultiplyRoundedRows
 from rowpack.surgery.row_count import FixRowCount
 from rowpack.surgery.surgery_pass import SurgeryPass, check_plain, run_passes
 from rowpack.surgery.token_shift import token_shift_chunk, token_shift_row
@@ -107,8 +109,8 @@ def _passes_of_form(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPas
     before: list[SurgeryPass] = []
     after: list[SurgeryPass] = []
     if form.weight_on_the_left:
-        before.append(MultiplyBlocks())
-        after.append(WeightOnTheLeft(beside=OPERATOR))
+        before += [MultiplyBlocks(), MultiplyRoundedRows()]
+        after.append(WeightOnTheLeft(beside=(OPERATOR, rounded_row_products.OPERATOR)))
     if form.batched_halves:
         after.append(BatchHalvedProjections())
     if form.cache_capacity_rows is not None:
@@ -141,5 +143,5 @@ def _changed(
     graph.name = str(exported.graph.name).replace("exported", word)
     graph.functions = []
     run_passes(graph, passes)
-    check_plain(graph, (*fused, BLOCK_PRODUCT, *branch))
+    check_plain(graph, (*fused, BLOCK_PRODUCT, ROUNDED_ROW_PRODUCT, *branch))
     return export_model(graph)

@@ -130,19 +130,19 @@ def add_model_options(parser: ArgumentParser) -> None:
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32")
     parser.add_argument(
         "--quantization",
-        choices=("fp8", "nvfp4", "int8", "int4"),
-        help="store the large projections in a smaller type: int8, int4 (ort; with fp32), fp8, nvfp4 (trt, trt_rtx; "
-        "with fp16 or bf16)",
+        choices=("fp8", "nvfp4", "int8", "int4", "w8a8"),
+        help="store the large projections in a smaller type: int8, int4, w8a8 (ort; with fp32; w8a8 multiplies in "
+        "whole numbers, on processors with VNNI or AMX), fp8, nvfp4 (trt, trt_rtx; with fp16 or bf16)",
     )
     parser.add_argument(
         "--head-quantization",
-        choices=("none", "int8", "int4"),
-        help="how the output projection is stored beside projections in int8 or int4 (default: as they are)",
+        choices=("none", "int8", "int4", "w8a8"),
+        help="how the output projection is stored beside projections in whole numbers (default: as they are)",
     )
     parser.add_argument(
         "--embedding-quantization",
-        choices=("none", "int8", "int4"),
-        help="how the embedding is stored beside projections in int8 or int4 (default: none, as in the checkpoint)",
+        choices=("none", "int8", "int4", "w8a8"),
+        help="how the embedding is stored beside projections in whole numbers (default: none, as in the checkpoint)",
     )
     parser.add_argument(
         "--max-sequence-length",
@@ -161,7 +161,7 @@ def add_model_options(parser: ArgumentParser) -> None:
         "--lowering",
         choices=("plain", "fused", "auto"),
         help="how mixers are computed: by plain operators, by the runtime's fused ones, or by those that are faster "
-        "(default: plain; auto with --quantization int8 or int4)",
+        "(default: plain; auto with projections in whole numbers)",
     )
     parser.add_argument(
         "--allow-missing-tokenizer",

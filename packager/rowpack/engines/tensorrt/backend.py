@@ -13,7 +13,7 @@ from rowpack.engines.tensorrt.library import AskLibrary, Library, check_options,
 from rowpack.engines.tensorrt.plan_build import PlanBuild, compiler_bytes
 from rowpack.engines.tensorrt.written_plan import check_written_plan
 from rowpack.gate import SplitVeto
-from rowpack.quantization import FP8, INTEGER_BITS, quantized_build
+from rowpack.quantization import FP8, INTEGER_QUANTIZATIONS, quantized_build
 from rowpack.surgery.graph_form import FusedChoice, GraphForm, compiled_form
 from rowpack_loaders.errors import RowpackError
 
@@ -39,7 +39,7 @@ class TensorRtBackend:
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
         """Refuse what is no precision of the library, and weights in whole numbers; small floats are its own."""
-        if quantization is not None and quantization in INTEGER_BITS:
+        if quantization is not None and quantization in INTEGER_QUANTIZATIONS:
             raise RowpackError(
                 "quantization_unsupported",
                 f"{self.flavour.product} engines are not built with weights in whole numbers",

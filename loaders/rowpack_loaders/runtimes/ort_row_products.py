@@ -1,0 +1,81 @@
+"""Tell whether the installed ONNX Runtime multiplies whole numbers exactly on this processor.
+
+Where there are no instructions that add products of bytes by signed bytes to 32 bits (VNNI, AMX), it adds two of them
+to 16 bits first, which saturates: logits would be wrong without a word. So that is tried, once a process, with the
+largest numbers there are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rowpack_loaders.block_products import DOMAIN
+from rowpack_loaders.errors import RowpackError
+from rowpack_loaders.onnx_encoding import graph, integer_attribute, node, tensor
+from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_OUTPUT, value_info
+from rowpack_loaders.packed_products import ROW_PRODUCT
+from rowpack_loaders.protobuf_wire import encoded_field
+from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
+from rowpack_loaders.runtimes.ort_trial import run_trial
+
+Array = np.ndarray[Any, Any]
+
+onnxruntime = import_onnxruntime()
+
+_FLOAT, _BYTES, _SIGNED_BYTES = 1, 2, 3
+_ROWS, _COLUMNS, _WIDTH = (1, 16), 256, 48
+_MIDDLE = 128
+
+RESULT = "logits"
+"""The output of :func:`one_row_product`."""
+
+
+def check_row_products(where: str) -> None:
+    """Raise ``cpu_feature_missing`` where products of the engine ``where`` would not be exact."""
+    if not multiplies_exactly():
+        raise RowpackError(
+            "cpu_feature_missing",
+            "The bundle's products in whole numbers are not exact on this processor",
+            where=where,
+            found=f"ONNX Runtime {onnxruntime.__version__} saturates the sum of two products",
+            expected="a processor with avx512_vnni, avx_vnni or amx_int8",
+            remedy="Run it on such a processor, or build with --quantization int8",
+        )
+
+
+@cache
+def multiplies_exactly() -> bool:
+    """Tell whether a product of the largest bytes by the largest signed bytes is right, with one row and with more."""
+    weights = np.full((_WIDTH, _COLUMNS), 127, np.int8)
+    weights[1::3] = -128
+    weights[2::3, ::2] = 1
+    for rows in _ROWS:
+        codes = np.full((rows, _COLUMNS), 255, np.uint8)
+        codes[:, ::5] = 0
+        exact = (codes.astype(np.int64) - _MIDDLE) @ weights.astype(np.int64).T
+        found = run_trial(one_row_product(weights, rows), RESULT, {"codes": codes})
+        if not np.array_equal(found, exact.astype(np.float32)):
+            return False
+    return True
+
+
+def one_row_product(weights: Array, rows: int) -> bytes:
+    """Return the content of a graph that multiplies ``codes`` [rows, columns] by ``weights``, int8 [width, columns]."""
+    width, columns = weights.shape
+    initializers = [
+        tensor(_FLOAT, (), name="step", data=np.float32(1).tobytes()),
+        tensor(_BYTES, (), name="middle", data=bytes((_MIDDLE,))),
+        tensor(_SIGNED_BYTES, weights.shape, name="weights", data=weights.tobytes()),
+        tensor(_FLOAT, (width,), name="scales", data=np.ones(width, np.float32).tobytes()),
+        tensor(_SIGNED_BYTES, (width,), name="zero_points", data=bytes(width)),
+    ]
+    inputs = ["codes", "step", "middle", "weights", "scales", "zero_points"]
+    product = node(ROW_PRODUCT, inputs, [RESULT], integer_attribute("transB", 1), domain=DOMAIN)
+    declared = [
+        encoded_field(GRAPH_INPUT, value_info("codes", _BYTES, (rows, columns))),
+        encoded_field(GRAPH_OUTPUT, value_info(RESULT, _FLOAT, (rows, width))),
+    ]
+    return graph("a product of whole numbers", [product, *declared], initializers=initializers)
