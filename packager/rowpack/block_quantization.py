@@ -8,6 +8,8 @@ Four bits take blocks of 32: those of 64 are off by a tenth to two fifths more, 
 128, whose range over 255 steps is about as fine as that of 32 columns around zero (as others have it) over 127, and
 whose products read a sixth less.
 
+Whole rows (:func:`quantize_rows`) are for products in whole numbers, which have one scale a row and one zero point.
+
 A row is quantised by itself, so rows can be quantised as they stream by.
 """
 
@@ -20,6 +22,9 @@ import numpy as np
 
 LARGEST_BLOCK = {8: 128, 4: 32}
 """The most columns of a block, by the bits of a weight."""
+
+ROW_ZERO_POINT = 128
+"""The code of zero in whole rows."""
 
 _WHOLE_COLUMNS = 64
 Rows = np.ndarray[Any, Any]
@@ -69,18 +74,30 @@ class QuantizedBlocks:
         return steps.reshape(self.rows.shape)
 
 
-def quantize_blocks(rows: Rows, bits: int, columns: int | None = None) -> QuantizedBlocks:
+def quantize_blocks(rows: Rows, bits: int) -> QuantizedBlocks:
     """Choose scales and zero points for float32 ``rows``, so that the whole range of each block is kept.
 
-    A block has so many ``columns``, left out those of :func:`block_columns`. Its range always holds zero, which is
-    therefore exact. A block of zeros has the scale zero.
+    A block's range always holds zero, which is therefore exact. A block of zeros has the scale zero.
     """
     largest = np.float32(2**bits - 1)
-    blocks = rows.reshape(rows.shape[0], -1, columns or block_columns(bits, rows.shape[1]))
+    blocks = rows.reshape(rows.shape[0], -1, block_columns(bits, rows.shape[1]))
     low = np.minimum(blocks.min(axis=2), 0)
     scales = (np.maximum(blocks.max(axis=2), 0) - low) / largest
-    # Scales so small that the quotients overflow belong to blocks of nothing but denormal numbers.
-    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > np.finfo(np.float32).tiny)
-    scales = np.where(inverse > 0, scales, np.float32(0))
+    scales, inverse = _inverted(scales)
     zero_points = np.clip(np.rint(-low * inverse), 0, largest)
     return QuantizedBlocks(rows, bits, scales, inverse, zero_points)
+
+
+def quantize_rows(rows: Rows) -> QuantizedBlocks:
+    """Choose a scale for each of the float32 ``rows``, around zero, whose code of eight bits is ``ROW_ZERO_POINT``.
+
+    One zero point for all is what a product in whole numbers takes. A row of zeros has the scale zero.
+    """
+    scales, inverse = _inverted(np.abs(rows).max(axis=1, keepdims=True) / np.float32(ROW_ZERO_POINT - 1))
+    return QuantizedBlocks(rows, 8, scales, inverse, np.full_like(scales, ROW_ZERO_POINT))
+
+
+def _inverted(scales: Rows) -> tuple[Rows, Rows]:
+    """Return ``scales`` and 1 / scale; both are zero where the quotients of nothing but denormal numbers overflow."""
+    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > np.finfo(np.float32).tiny)
+    return np.where(inverse > 0, scales, np.float32(0)), inverse

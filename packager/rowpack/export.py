@@ -30,6 +30,7 @@ def export_graph(
     from rowpack.surgery.block_projections import DequantizeBlocks, WidenLookups
     from rowpack.surgery.eight_bit_rows import RoundRows
     from rowpack.surgery.quantized_projections import QuantizeProjections
+    from rowpack.surgery.rounded_row_products import row_zero_points
     from rowpack.surgery.surgery_pass import run_passes
 
     graph = new_graph(f"{model.family}_exported")
@@ -52,7 +53,9 @@ def export_graph(
     in_blocks = list(quantized_names(model))
     if in_blocks:
         scales = {name: weights[scale_name(name)] for name in in_blocks}
-        zero_points = {name: weights[zero_point_name(name)] for name in in_blocks}
+        zero_points = {
+            name: weights.get(zero_point_name(name)) or row_zero_points(emitter, scales[name]) for name in in_blocks
+        }
         run_passes(graph, [DequantizeBlocks(scales, zero_points)])
     if eight_bit_rows:
         run_passes(graph, [RoundRows(eight_bit_rows)])

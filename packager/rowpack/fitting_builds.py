@@ -10,11 +10,12 @@ from rowpack.checkpoint import Checkpoint
 from rowpack.engines.backend import Backend
 from rowpack.families.declaration import ModelDescription
 from rowpack.host_need import HostMemoryNeed, compiles_at_load, packing_bytes
-from rowpack.integer_quantization import multiplied_names, scale_name, zero_point_name
+from rowpack.integer_quantization import multiplied_names, packed_names, scale_name, zero_point_name
 from rowpack.model_preparation import BuildRequest, PreparedModel
 from rowpack.quantization import (
     HALF_PRECISIONS,
     INTEGER_QUANTIZATIONS,
+    PACKED_QUANTIZATIONS,
     QUANTIZATIONS,
     check_quantization,
     quantize,
@@ -197,8 +198,8 @@ def fitting_on_host(
             builder_bytes=compiler_bytes + build.stored_bytes if need.builder_bytes else 0,
             private_weight_bytes=build.private_bytes,
             packing_bytes=build.packing_bytes,
-            # Engines of whole numbers are run one after the other.
-            session_count=2 if split and build.choice.quantization not in INTEGER_QUANTIZATIONS else 1,
+            # Engines that pack their weights are run one after the other.
+            session_count=2 if split and build.choice.quantization not in PACKED_QUANTIZATIONS else 1,
         ).byte_count
 
     choices = [(build.choice.options, byte_count(build)) for build in builds if build not in asked]
@@ -232,8 +233,9 @@ def _constants(plan: WeightPlan, model: ModelDescription) -> tuple[ConstantBytes
     stored = {tensor.spec.name: tensor.byte_count for tensor in plan.tensors}
     halves = {dtype: sum(t.byte_count for t in plan.tensors if t.spec.dtype == dtype) for dtype in _HALF_DTYPES}
     products = list(multiplied_names(model))
-    packed = [packed_bytes(stored[name], stored[scale_name(name)]) for name in products]
-    packed_from = sum(stored[part] for name in products for part in (name, scale_name(name), zero_point_name(name)))
+    blocks = list(packed_names(model))
+    packed = [packed_bytes(stored[name], stored[scale_name(name)]) for name in blocks]
+    packed_from = sum(stored[part] for name in blocks for part in (name, scale_name(name), zero_point_name(name)))
     # Beside weights in whole numbers a table in half precision is only looked up in.
     widened = 0 if products else sum(halves.values())
     constants = ConstantBytes(

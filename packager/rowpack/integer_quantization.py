@@ -1,7 +1,7 @@
 """Weights in whole numbers: which tensors become that, and the same model with what they stand for.
 
-``int8`` and ``int4``: in blocks of a row's columns. ``w8a8``: eight bits, with one scale and zero point a row, so that
-a product can be computed in whole numbers throughout where the rows that enter it are rounded alike.
+``int8`` and ``int4``: in blocks of a row's columns. ``w8a8``: eight bits, with one scale a row, so that a product can
+be computed in whole numbers throughout where the rows that enter it are rounded alike.
 
 The projections that a family declares quantizable are stored as codes, scales and zero points; gates, decays,
 convolutions, norms and recurrent parameters never are. The output projection and the embedding are quantised by
@@ -14,24 +14,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
-
-from rowpack.block_quantization import QuantizedBlocks, Rows, block_columns, quantize_blocks
+from rowpack.block_quantization import QuantizedBlocks, Rows, block_columns, quantize_blocks, quantize_rows
 from rowpack.families.declaration import ModelDescription, Transform, WeightSpec
 
 INT8 = "int8"
 INT4 = "int4"
 W8A8 = "w8a8"
 
-INTEGER_QUANTIZATIONS = (INT8, INT4, W8A8)
+PACKED_QUANTIZATIONS = (INT8, INT4)
+"""Those whose products are fast only after the runtime has packed the weights."""
 
-_BITS = {INT8: 8, INT4: 4, W8A8: 8}
+INTEGER_QUANTIZATIONS = (*PACKED_QUANTIZATIONS, W8A8)
 
-_CODE_DTYPES = {INT8: "uint8", INT4: "uint4", W8A8: "int8"}
+_BITS = {INT8: 8, INT4: 4}
 
-_LEAST_CODE = {INT8: 0, INT4: 0, W8A8: -128}
-"""What the codes of :mod:`rowpack.block_quantization`, which begin at 0, are stored from."""
+_CODE_DTYPES = {8: "uint8", 4: "uint4"}
 
 _HALF_DTYPES = ("float16", "bfloat16")
 
@@ -53,14 +52,12 @@ class QuantizedPart:
     """A transform that follows the family's own (``before``), quantises the rows, and keeps what ``choose`` takes."""
 
     before: Transform | None
-    bits: int
-    block_columns: int
+    quantize: Callable[[Rows], QuantizedBlocks]
     choose: Callable[[QuantizedBlocks], Rows]
 
     def __call__(self, rows: Rows) -> Rows:
         """Return one part of the quantised rows."""
-        before = rows if self.before is None else self.before(rows)
-        return self.choose(quantize_blocks(before, self.bits, self.block_columns))
+        return self.choose(self.quantize(rows if self.before is None else self.before(rows)))
 
 
 def quantize_to_integers(
@@ -117,6 +114,12 @@ def multiplied_names(model: ModelDescription) -> Iterator[str]:
     yield from (name for name in quantized_names(model) if name not in looked_up)
 
 
+def packed_names(model: ModelDescription) -> Iterator[str]:
+    """Yield the names of those that are stored in blocks, whose products a runtime packs."""
+    shapes = {spec.name: spec.shape for spec in model.weights}
+    yield from (name for name in multiplied_names(model) if len(shapes[scale_name(name)]) > 1)
+
+
 def rounded_blocks(model: ModelDescription) -> dict[str, int]:
     """Return the columns of a block of each weight that rows are multiplied with; rows are rounded in the same."""
     shapes = {spec.name: spec.shape for spec in model.weights}
@@ -158,37 +161,47 @@ def _as_in_the_checkpoint(spec: WeightSpec, checkpoint_dtypes: Mapping[str, str]
 
 
 def _stored(spec: WeightSpec, quantization: str) -> list[WeightSpec]:
-    """Return codes, scales and zero points in place of ``spec``."""
+    """Return what is stored in place of ``spec``: codes, scales, and for blocks zero points."""
+    return _stored_rows(spec) if quantization == W8A8 else _stored_blocks(spec, _BITS[quantization])
+
+
+def _stored_blocks(spec: WeightSpec, bits: int) -> list[WeightSpec]:
     rows, columns = spec.shape
-    bits, least = _BITS[quantization], _LEAST_CODE[quantization]
-    is_whole_row = quantization == W8A8
-    block = columns if is_whole_row else block_columns(bits, columns)
+    block = block_columns(bits, columns)
     if not block:
         return [spec]
     blocks = columns // block
-    of_blocks = (rows,) if is_whole_row else (rows, blocks)
-    codes = QuantizedPart(spec.transform, bits, block, lambda quantized: quantized.codes + np.float32(least))
-    beside = replace(spec, shape=of_blocks, quantizable=False, derived=True)
-
-    def scales(quantized: QuantizedBlocks) -> Rows:
-        return quantized.scales.reshape(-1, *of_blocks[1:])
-
-    def zero_points(quantized: QuantizedBlocks) -> Rows:
-        return quantized.zero_points.reshape(-1, *of_blocks[1:]) + np.float32(least)
-
+    codes = QuantizedPart(spec.transform, partial(quantize_blocks, bits=bits), lambda quantized: quantized.codes)
+    beside = replace(spec, shape=(rows, blocks), quantizable=False, derived=True)
     return [
+        replace(spec, dtype=_CODE_DTYPES[bits], transform=codes, stored_shape=(rows, blocks, block * bits // 8)),
         replace(
-            spec,
-            dtype=_CODE_DTYPES[quantization],
-            transform=codes,
-            stored_shape=None if is_whole_row else (rows, blocks, block * bits // 8),
+            beside,
+            name=scale_name(spec.name),
+            transform=replace(codes, choose=lambda quantized: quantized.scales),
         ),
-        replace(beside, name=scale_name(spec.name), transform=replace(codes, choose=scales)),
         replace(
             beside,
             name=zero_point_name(spec.name),
-            dtype=_CODE_DTYPES[quantization],
-            transform=replace(codes, choose=zero_points),
-            stored_shape=None if is_whole_row else (rows, blocks * bits // 8),
+            dtype=_CODE_DTYPES[bits],
+            transform=replace(codes, choose=lambda quantized: quantized.zero_points),
+            stored_shape=(rows, blocks * bits // 8),
         ),
     ]
+
+
+def _stored_rows(spec: WeightSpec) -> list[WeightSpec]:
+    """Return codes and scales; all zero points are ``ROW_ZERO_POINT``."""
+    rows = spec.shape[0]
+    codes = QuantizedPart(spec.transform, quantize_rows, lambda quantized: quantized.codes)
+    scales = replace(
+        spec,
+        name=scale_name(spec.name),
+        shape=(rows,),
+        transform=replace(codes, choose=lambda quantized: quantized.scales[:, 0]),
+        quantizable=False,
+        derived=True,
+        # A column, as the results of a product have one for each row that enters.
+        stored_shape=(rows, 1),
+    )
+    return [replace(spec, dtype=_CODE_DTYPES[8], transform=codes), scales]

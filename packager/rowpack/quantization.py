@@ -23,6 +23,7 @@ from rowpack.graph.dtypes import numpy_dtype
 from rowpack.integer_quantization import INT4 as INT4
 from rowpack.integer_quantization import INT8 as INT8
 from rowpack.integer_quantization import INTEGER_QUANTIZATIONS as INTEGER_QUANTIZATIONS
+from rowpack.integer_quantization import PACKED_QUANTIZATIONS as PACKED_QUANTIZATIONS
 from rowpack.integer_quantization import W8A8 as W8A8
 from rowpack.integer_quantization import quantize_to_integers
 from rowpack.integer_quantization import scale_name as scale_name

@@ -190,7 +190,7 @@ def test_nothing_is_left_that_a_session_would_pack(tmp_path: Path) -> None:
     row = emitter.input("row", "float32", [1, 192])
     weight = emitter.constant("gate", np.zeros((4, 192), np.float32))
     emitter.output(linear(emitter, row, weight, "gate_projection"), "gates", "float32", [1, 4])
-    run_passes(graph, [WeightOnTheLeft(beside=("MatMulNBits", "QGemm"))])
+    run_passes(graph, [WeightOnTheLeft(beside="MatMulNBits")])
     assert "Gemm" not in {node.op for node in graph.nodes}
     (product,) = [node for node in graph.nodes if node.op == "MatMul"]
     assert product.inputs[0].name == weight.name
@@ -201,7 +201,7 @@ def test_graphs_without_blocks_stay_as_they_are() -> None:
     row = emitter.input("row", "float32", [1, 192])
     weight = emitter.constant("gate", np.zeros((4, 192), np.float32))
     emitter.output(linear(emitter, row, weight, "gate_projection"), "gates", "float32", [1, 4])
-    run_passes(emitter.graph, [MultiplyBlocks(), WeightOnTheLeft(beside=("MatMulNBits", "QGemm"))])
+    run_passes(emitter.graph, [MultiplyBlocks(), WeightOnTheLeft(beside="MatMulNBits")])
     assert [node.op for node in emitter.graph.nodes] == ["Gemm"]
 
 

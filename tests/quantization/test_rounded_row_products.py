@@ -12,12 +12,12 @@ import onnxruntime
 import pytest
 from test_block_projections import adversarial_rows, assert_close, rounded
 
-from rowpack.block_quantization import quantize_blocks
+from rowpack.block_quantization import ROW_ZERO_POINT, quantize_rows
 from rowpack.graph.emitter import Emitter
 from rowpack.graph.linear import linear
-from rowpack.graph.model import OPSET, export_model, import_graph, new_graph
+from rowpack.graph.model import export_model, import_graph, new_graph
 from rowpack.surgery.block_projections import DequantizeBlocks
-from rowpack.surgery.rounded_row_products import MultiplyRoundedRows
+from rowpack.surgery.rounded_row_products import ROUNDING_OPSET, MultiplyRoundedRows, row_zero_points
 from rowpack.surgery.surgery_pass import run_passes
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.runtimes.ort_row_products import multiplies_exactly
@@ -36,16 +36,15 @@ class Table:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.quantized = quantize_blocks(adversarial_rows(OUT, COLUMNS), 8, COLUMNS)
+        self.quantized = quantize_rows(adversarial_rows(OUT, COLUMNS))
         emitter = Emitter(new_graph("table_exported"))
         x = emitter.input("x", "float32", ["rows", COLUMNS])
         ids = emitter.input("ids", "int32", ["count"])
         content = b""
         stored = {}
         for name, dtype, values in (
-            ("weight", "int8", self.quantized.codes - 128),
+            ("weight", "uint8", self.quantized.codes),
             ("scales", "float32", self.quantized.scales[:, 0]),
-            ("zero_points", "int8", self.quantized.zero_points[:, 0] - 128),
         ):
             data = np.ascontiguousarray(values.astype(dtype)).tobytes()
             stored[name] = emitter.external_weight(name, dtype, values.shape, "weights.bin", len(content), len(data))
@@ -56,7 +55,8 @@ class Table:
             emitter.output(out, f"out_{index}", "float32", ["rows", OUT])
         rows = emitter.op("Gather", [stored["weight"], ids], "lookup", axis=0)
         emitter.output(rows, "looked_up", "float32", ["count", COLUMNS])
-        passes = [DequantizeBlocks({"weight": stored["scales"]}, {"weight": stored["zero_points"]})]
+        zero_points = row_zero_points(emitter, stored["scales"])
+        passes = [DequantizeBlocks({"weight": stored["scales"]}, {"weight": zero_points})]
         run_passes(emitter.graph, passes)
         self.exported = export_model(emitter.graph)
 
@@ -150,14 +150,35 @@ def test_an_engine_has_one_operator_a_product_over_the_same_bytes(tmp_path: Path
     table = Table(tmp_path)
     model = table.engine()
     kinds = Counter(node.op_type for node in model.graph.node)
-    assert kinds["QGemm"] == 2
-    assert kinds["ReduceMax"] == 1
+    assert kinds["MatMulIntegerToFloat"] == 2
+    assert kinds["QuantizeLinear"] == 1
     assert "DequantizeLinear" not in kinds
     assert "Gemm" not in kinds
-    assert {entry.domain: entry.version for entry in model.opset_import} == {"": OPSET, "com.microsoft": 1}
-    before = {tensor.name: tensor.external_data for tensor in table.exported.graph.initializer}
-    after = {tensor.name: tensor.external_data for tensor in model.graph.initializer if tensor.external_data}
+    assert {entry.domain: entry.version for entry in model.opset_import} == {"": ROUNDING_OPSET, "com.microsoft": 1}
+    before, after = (
+        {tensor.name: list(tensor.external_data) for tensor in graph.initializer if tensor.external_data}
+        for graph in (table.exported.graph, model.graph)
+    )
     assert after == before
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    assert shapes["weight"] == (OUT, COLUMNS)
+    assert shapes["scales"] == (OUT, 1)
+
+
+def test_rows_are_stored_around_zero() -> None:
+    """One zero point for all, the largest magnitude of a row exact, and half a step of error elsewhere."""
+    rows = adversarial_rows(OUT, COLUMNS)
+    found = quantize_rows(rows)
+    assert (found.zero_points == ROW_ZERO_POINT).all()
+    assert found.codes.min() >= 1
+    assert found.codes.max() <= 255
+    restored = found.dequantized()
+    largest = np.abs(rows).max(axis=1)
+    assert np.allclose(np.abs(restored).max(axis=1), largest, rtol=1e-6)
+    assert (np.abs(restored - rows).max(axis=1) <= largest / 127 / 2 * 1.001).all()
+    assert not quantize_rows(np.zeros((2, 8), np.float32)).dequantized().any()
+    parts = [quantize_rows(rows[:3]).codes, quantize_rows(rows[3:]).codes]
+    assert np.array_equal(np.concatenate(parts), found.codes)
 
 
 def test_a_weight_of_whole_rows_read_by_something_else_is_refused(tmp_path: Path) -> None:

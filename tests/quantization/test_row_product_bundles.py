@@ -57,10 +57,10 @@ class TestBundle:
         manifest = manifest_of(path)
         assert manifest["model"]["quantization"] == "w8a8"
         assert manifest["model"]["head_quantization"] == "w8a8"
-        assert manifest["engines"]["prefill"]["serves_decode"] is True
         for engine in manifest["engines"].values():
-            assert "com.microsoft.QGemm" in engine["requires"]
-            assert 0 < engine["resident_bytes"]["private"] < engine["resident_bytes"]["weights"]
+            assert "com.microsoft.MatMulIntegerToFloat" in engine["requires"]
+            assert engine["resident_bytes"]["shared"] is True
+            assert "private" not in engine["resident_bytes"], "no weight is packed"
 
     def test_answers_like_the_reference(self, built: Callable[..., Path], family: str) -> None:
         path = built(family)
@@ -77,13 +77,9 @@ class TestBundle:
         for other in found[1:]:
             assert np.abs(other - found[0]).max() <= ROUNDING * np.abs(found[0]).max()
 
-    def test_one_session_runs_both_engines_and_leading_chunks_without_logits(
-        self, built: Callable[..., Path], family: str
-    ) -> None:
+    def test_leading_chunks_compute_no_logits(self, built: Callable[..., Path], family: str) -> None:
         with load(built(family), threads=1) as decoder:
-            engines = decoder.runtime._engines
-            assert engines["prefill"].session is engines["decode"].session
-            assert engines["prefill"].edges.asks_for_logits
+            assert decoder.runtime._engines["prefill"].edges.asks_for_logits
 
     def test_head_and_embedding_are_stored_by_choice(self, built: Callable[..., Path], family: str) -> None:
         usual = built(family)
@@ -113,22 +109,19 @@ def test_a_processor_that_saturates_is_refused(built: Callable[..., Path], monke
 def test_the_trial_finds_sums_that_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
     """As processors without the instructions add: two products to sixteen bits at a time."""
 
-    def saturated(content: bytes, output: str, inputs: dict[str, Any]) -> Any:
-        codes = inputs["codes"].astype(np.int64)
-        weights = trial_weights.astype(np.int64)
-        pairs = (codes[:, None, :] * weights[None]).reshape(len(codes), len(weights), -1, 2).sum(axis=3)
-        sums = np.clip(pairs, -(2**15), 2**15 - 1).sum(axis=2) - 128 * weights.sum(axis=1)
-        return sums.astype(np.float32)
-
-    trial_weights = np.empty(0)
-    make = ort_row_products.one_row_product
+    make = ort_row_products.one_product
+    multiplied: list[Any] = []
 
     def remember(weights: Any, rows: int) -> bytes:
-        nonlocal trial_weights
-        trial_weights = weights
+        multiplied.append(weights.astype(np.int64))
         return make(weights, rows)
 
-    monkeypatch.setattr(ort_row_products, "one_row_product", remember)
+    def saturated(content: bytes, output: str, inputs: dict[str, Any]) -> Any:
+        weights, codes = multiplied[-1], inputs["codes"].astype(np.int64)
+        pairs = (weights[:, :, None] * codes[None]).reshape(len(weights), -1, 2, codes.shape[1]).sum(axis=2)
+        return (np.clip(pairs, -(2**15), 2**15 - 1).sum(axis=1) - 128 * codes.sum(axis=0)).astype(np.float32)
+
+    monkeypatch.setattr(ort_row_products, "one_product", remember)
     monkeypatch.setattr(ort_row_products, "run_trial", saturated)
     assert not ort_row_products.multiplies_exactly.__wrapped__()
 

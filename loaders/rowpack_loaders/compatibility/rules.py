@@ -36,8 +36,8 @@ OLDEST_ONNX_RUNTIME_WITH: dict[str, tuple[int, ...]] = {
     "com.microsoft.GroupQueryAttention": (1, 23),
     "com.microsoft.LinearAttention": (1, 25, 1),
     "com.microsoft.LinearAttentionGate": (1, 30),
+    "com.microsoft.MatMulIntegerToFloat": (1, 23),
     "com.microsoft.MatMulNBits": (1, 23),
-    "com.microsoft.QGemm": (1, 23),
     "com.microsoft.QuickGelu": (1, 23),
     "com.microsoft.SkipSimplifiedLayerNormalization": (1, 23),
 }

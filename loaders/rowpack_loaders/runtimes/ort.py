@@ -3,10 +3,10 @@
 The engines' initializers are external data in ``weights.safetensors``; both engines get them by name from
 one mapping of the bundle (``SessionOptions.add_initializer``), which copies nothing: loading takes
 milliseconds and the second engine costs no memory for weights. Prepacking would make a private copy of
-every matrix, so it is off, but for graphs with weights in whole numbers (MatMulNBits, QGemm), whose products take
-up to a hundred times as long without it; in those graphs nothing else is packed, because all other matrices are left
-operands. Graph optimisation is off where no weight has to be widened: the graphs come as they should run, and looking
-for more took most of the load without making a launch faster (docs/benchmarks.md).
+every matrix, so it is off, but for graphs with weights in blocks (MatMulNBits), whose products take a hundred times
+as long without it; in those graphs nothing else is packed, because all other matrices are left operands. Graph
+optimisation is off where no weight has to be widened: the graphs come as they should run, and looking for more took
+most of the load without making a launch faster (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.onnx_wire import relocate_external_data
-from rowpack_loaders.packed_products import has_packed_products, has_row_products
 from rowpack_loaders.runtimes.computing_threads import computing_threads
 from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denormals
 from rowpack_loaders.runtimes.engine_errors import FoundTensor, check_engine_tensors, engine_load_failure
@@ -30,7 +29,7 @@ from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS, open_host_seque
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_branch_products import multiplies_in_a_branch
 from rowpack_loaders.runtimes.ort_in_place_states import writes_over_its_state
-from rowpack_loaders.runtimes.ort_row_products import check_row_products
+from rowpack_loaders.runtimes.ort_row_products import check_row_products, has_row_products
 from rowpack_loaders.runtimes.ort_sequence import LoadedEngine, OrtBoundEngine
 from rowpack_loaders.runtimes.ort_state_edges import EngineEdges, StateEdges
 from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime
@@ -113,7 +112,7 @@ class OrtRuntime:
         # A graph that takes any number of rows can serve both roles, as one session with one set of weights.
         first_role = {id(onnx_bytes): role for role, onnx_bytes in reversed(list(engines.items()))}
         self._check_operators(role for role in engines if role in first_role.values())
-        packs = any(has_packed_products(onnx_bytes) for onnx_bytes in engines.values())
+        packs = any(has_block_products(onnx_bytes) for onnx_bytes in engines.values())
         with ThreadPoolExecutor(len(first_role)) as pool:
             edges, loading = self._start_loading(
                 pool, {role: engines[role] for role in first_role.values()}, packs=packs
@@ -166,7 +165,7 @@ class OrtRuntime:
                 loading.clear()
             for waiting in edges.keys() - loading.keys():
                 engine = self.model.engines[waiting]
-                is_parted = waiting == PREFILL and multiplies_in_a_branch(engines[waiting])
+                is_parted = waiting == PREFILL and (not packs or multiplies_in_a_branch())
                 logits = (engine.logits, self.model.vocab_size) if is_parted else None
                 taken_off = edges[waiting].taken_off(turned, logits=logits)
                 loading[waiting] = pool.submit(self._load, engine, taken_off)
@@ -202,7 +201,7 @@ class OrtRuntime:
         # By the graph's own order (rowpack's has few results alive at once); the runtime's own choice leaves the next
         # states of every layer to the end.
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-        if not has_packed_products(edges.model):
+        if not has_block_products(edges.model):
             options.add_session_config_entry("session.disable_prepacking", "1")
         if not self._has_weights_to_widen:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -8,54 +8,38 @@ moves logits into a branch is tried on a graph of one such product, in each proc
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from rowpack_loaders.block_products import DOMAIN, OPERATOR, WIDTHS, has_block_products
+from rowpack_loaders.block_products import DOMAIN, OPERATOR, WIDTHS
 from rowpack_loaders.onnx_encoding import graph, integer_attribute, node, tensor
 from rowpack_loaders.onnx_graph_index import GraphIndex
 from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_OUTPUT, value_info
-from rowpack_loaders.packed_products import has_row_products
 from rowpack_loaders.protobuf_wire import encoded_field
 from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS
 from rowpack_loaders.runtimes.ort_logits_branch import logits_branch
-from rowpack_loaders.runtimes.ort_row_products import RESULT, one_row_product
 from rowpack_loaders.runtimes.ort_trial import run_trial
-
-Array = np.ndarray[Any, Any]
 
 _FLOAT, _BYTES = 1, 2
 _COLUMNS, _ROWS = 512, 32
 _BLOCKS = (32, 128)
+_LOGITS = "logits"
 _EIGHT_BIT_ROWS = 4
 
 
-def multiplies_in_a_branch(engine: bytes) -> bool:
-    """Tell whether results in a branch are the same bits, for every kind of packed product that ``engine`` may have."""
-    return (not has_block_products(engine) or _multiplies_blocks()) and (
-        not has_row_products(engine) or _multiplies_rows()
-    )
-
-
 @cache
-def _multiplies_blocks() -> bool:
-    rows = np.sin(np.arange(_COLUMNS, dtype=np.float32)).reshape(1, _COLUMNS)
-    return all(_is_same(_one_product(bits, block), {"rows": rows}) for bits in WIDTHS for block in _BLOCKS)
+def multiplies_in_a_branch() -> bool:
+    """Tell whether the results are the same bits, for every width of weights."""
+    return all(_is_same(bits, block) for bits in WIDTHS for block in _BLOCKS)
 
 
-@cache
-def _multiplies_rows() -> bool:
-    weights = (np.arange(_ROWS * _COLUMNS) * 37 % 251 - 125).astype(np.int8).reshape(_ROWS, _COLUMNS)
-    codes = (np.arange(_COLUMNS) * 29 % 256).astype(np.uint8).reshape(1, _COLUMNS)
-    return _is_same(one_row_product(weights, 1), {"codes": codes})
-
-
-def _is_same(plain: bytes, inputs: dict[str, Array]) -> bool:
+def _is_same(bits: int, block: int) -> bool:
+    plain = _one_product(bits, block)
     index = GraphIndex(plain, "a trial")
-    branched = index.changed(logits_branch(index, RESULT, _ROWS))
-    apart = run_trial(plain, RESULT, inputs)
-    together = run_trial(branched, RESULT, {**inputs, WANTS_LOGITS: np.array(True)})
+    branched = index.changed(logits_branch(index, _LOGITS, _ROWS))
+    rows = np.sin(np.arange(_COLUMNS, dtype=np.float32)).reshape(1, _COLUMNS)
+    apart = run_trial(plain, _LOGITS, {"rows": rows})
+    together = run_trial(branched, _LOGITS, {"rows": rows, WANTS_LOGITS: np.array(True)})
     return bool(np.array_equal(apart, together))
 
 
@@ -72,9 +56,9 @@ def _one_product(bits: int, block: int) -> bytes:
     ]
     sizes = {"K": _COLUMNS, "N": _ROWS, "bits": bits, "block_size": block, "accuracy_level": _EIGHT_BIT_ROWS}
     attributes = [integer_attribute(name, size) for name, size in sizes.items()]
-    product = node(OPERATOR, ["rows", "codes", "scales", "points"], [RESULT], *attributes, domain=DOMAIN)
+    product = node(OPERATOR, ["rows", "codes", "scales", "points"], [_LOGITS], *attributes, domain=DOMAIN)
     declared = [
         encoded_field(GRAPH_INPUT, value_info("rows", _FLOAT, (1, _COLUMNS))),
-        encoded_field(GRAPH_OUTPUT, value_info(RESULT, _FLOAT, (1, _ROWS))),
+        encoded_field(GRAPH_OUTPUT, value_info(_LOGITS, _FLOAT, (1, _ROWS))),
     ]
     return graph("a product", [product, *declared], initializers=initializers)

@@ -14,9 +14,8 @@ import numpy as np
 
 from rowpack_loaders.block_products import DOMAIN
 from rowpack_loaders.errors import RowpackError
-from rowpack_loaders.onnx_encoding import graph, integer_attribute, node, tensor
+from rowpack_loaders.onnx_encoding import graph, node, tensor
 from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_OUTPUT, value_info
-from rowpack_loaders.packed_products import ROW_PRODUCT
 from rowpack_loaders.protobuf_wire import encoded_field
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_trial import run_trial
@@ -29,8 +28,16 @@ _FLOAT, _BYTES, _SIGNED_BYTES = 1, 2, 3
 _ROWS, _COLUMNS, _WIDTH = (1, 16), 256, 48
 _MIDDLE = 128
 
-RESULT = "logits"
-"""The output of :func:`one_row_product`."""
+ROW_PRODUCT = "MatMulIntegerToFloat"
+"""The product of bytes by signed bytes with a scale for each column of its results."""
+
+RESULT = "products"
+"""The output of :func:`one_product`."""
+
+
+def has_row_products(model: bytes) -> bool:
+    """Tell whether ``model`` may have such products; quick."""
+    return ROW_PRODUCT.encode() in model
 
 
 def check_row_products(where: str) -> None:
@@ -49,33 +56,31 @@ def check_row_products(where: str) -> None:
 @cache
 def multiplies_exactly() -> bool:
     """Tell whether a product of the largest bytes by the largest signed bytes is right, with one row and with more."""
-    weights = np.full((_WIDTH, _COLUMNS), 127, np.int8)
-    weights[1::3] = -128
-    weights[2::3, ::2] = 1
+    weights = np.full((_WIDTH, _COLUMNS), 255, np.uint8)
+    weights[1::3] = 0
+    weights[2::3, ::2] = 129
     for rows in _ROWS:
-        codes = np.full((rows, _COLUMNS), 255, np.uint8)
-        codes[:, ::5] = 0
-        exact = (codes.astype(np.int64) - _MIDDLE) @ weights.astype(np.int64).T
-        found = run_trial(one_row_product(weights, rows), RESULT, {"codes": codes})
+        codes = np.full((_COLUMNS, rows), 127, np.int8)
+        codes[::5] = -128
+        exact = (weights.astype(np.int64) - _MIDDLE) @ codes.astype(np.int64)
+        found = run_trial(one_product(weights, rows), RESULT, {"codes": codes})
         if not np.array_equal(found, exact.astype(np.float32)):
             return False
     return True
 
 
-def one_row_product(weights: Array, rows: int) -> bytes:
-    """Return the content of a graph that multiplies ``codes`` [rows, columns] by ``weights``, int8 [width, columns]."""
+def one_product(weights: Array, rows: int) -> bytes:
+    """Return the content of a graph that multiplies uint8 ``weights`` [width, columns] by ``codes`` [columns, rows]."""
     width, columns = weights.shape
     initializers = [
+        tensor(_BYTES, weights.shape, name="weights", data=weights.tobytes()),
         tensor(_FLOAT, (), name="step", data=np.float32(1).tobytes()),
+        tensor(_FLOAT, (rows,), name="scales", data=np.ones(rows, np.float32).tobytes()),
         tensor(_BYTES, (), name="middle", data=bytes((_MIDDLE,))),
-        tensor(_SIGNED_BYTES, weights.shape, name="weights", data=weights.tobytes()),
-        tensor(_FLOAT, (width,), name="scales", data=np.ones(width, np.float32).tobytes()),
-        tensor(_SIGNED_BYTES, (width,), name="zero_points", data=bytes(width)),
     ]
-    inputs = ["codes", "step", "middle", "weights", "scales", "zero_points"]
-    product = node(ROW_PRODUCT, inputs, [RESULT], integer_attribute("transB", 1), domain=DOMAIN)
+    product = node(ROW_PRODUCT, ["weights", "codes", "step", "scales", "middle"], [RESULT], domain=DOMAIN)
     declared = [
-        encoded_field(GRAPH_INPUT, value_info("codes", _BYTES, (rows, columns))),
-        encoded_field(GRAPH_OUTPUT, value_info(RESULT, _FLOAT, (rows, width))),
+        encoded_field(GRAPH_INPUT, value_info("codes", _SIGNED_BYTES, (columns, rows))),
+        encoded_field(GRAPH_OUTPUT, value_info(RESULT, _FLOAT, (width, rows))),
     ]
     return graph("a product of whole numbers", [product, *declared], initializers=initializers)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from rowpack_loaders.block_products import DOMAIN, OPERATOR
 from rowpack_loaders.errors import Problem
 from rowpack_loaders.manifest import MANIFEST_SECTION, MAX_PREFILL_ROWS, TensorRecord
-from rowpack_loaders.packed_products import PACKED_PRODUCTS
 from rowpack_loaders.validation.subject import Finding, Rule, Subject
 
 ENGINES_OF_LAYOUT = {"single": ["decode"], "split": ["decode", "prefill"]}
+
+BLOCK_PRODUCT = f"{DOMAIN}.{OPERATOR}"
 
 # How often each role occurs in an engine: (fewest, most, dtype); states are counted by the state rules.
 INPUT_ROLES = {
@@ -78,17 +80,17 @@ def row_ranges_fit(subject: Subject) -> Iterator[Finding]:
 
 
 def only_prefill_serves_decode(subject: Subject) -> Iterator[Finding]:
-    """A prefill engine whose weights are packed, and no other engine, may say that it serves decode."""
+    """A prefill engine with weights in blocks, and no other engine, may say that it serves decode."""
     for use, engine in subject.engines.items():
         fields = subject.manifest_fields.child("engines").child(use)
         requires = () if fields.raw.get("requires") is None else fields.texts("requires")
-        if engine.serves_decode and (use != "prefill" or not set(PACKED_PRODUCTS) & set(requires)):
+        if engine.serves_decode and (use != "prefill" or BLOCK_PRODUCT not in requires):
             yield Problem(
                 "engine_serves_decode_invalid",
                 "An engine is said to serve decode, and is no prefill engine with weights that each session packs",
                 where=f"{MANIFEST_SECTION}#/engines/{use}/serves_decode",
                 found=f"{use}, requires {', '.join(requires) or 'nothing'}"[:400],
-                expected=f"prefill, requires {' or '.join(PACKED_PRODUCTS)}",
+                expected=f"prefill, requires {BLOCK_PRODUCT}",
             )
 
 

@@ -26,7 +26,7 @@ _BITS: dict[int, int] = {
     TensorProto.BOOL: 8,
 }
 _BLOCK_PRODUCT = "MatMulNBits"
-_ROW_PRODUCT = "QGemm"
+_ROW_PRODUCT = "MatMulIntegerToFloat"
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -84,8 +84,8 @@ def tensor_bytes(tensor: onnx.TensorProto) -> int:
 
 
 def _only_looked_up(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of the tables that Gather reads, and nothing else, in a graph with weights in blocks."""
-    if not any(node.op_type in (_BLOCK_PRODUCT, _ROW_PRODUCT) for node in graph.node):
+    """Return the names of the tables that Gather reads, and nothing else, in a graph with weights in whole numbers."""
+    if all(node.op_type not in (_BLOCK_PRODUCT, _ROW_PRODUCT) for node in graph.node):
         return set()
     tables = {node.input[0] for node in graph.node if node.op_type == "Gather"}
     return tables - {name for node in graph.node if node.op_type != "Gather" for name in node.input}
@@ -112,13 +112,10 @@ def _packed_products(graph: onnx.GraphProto) -> Iterator[tuple[int, int]]:
         if node.op_type == _BLOCK_PRODUCT:
             codes, scales, zero_points = (stored[name] for name in node.input[1:4])
             yield packed_bytes(codes, scales), codes + scales + zero_points
-        elif node.op_type == _ROW_PRODUCT:
-            codes, scales = (stored[name] for name in node.input[3:5])
-            yield packed_bytes(codes, scales), codes
 
 
 def packed_bytes(code_bytes: int, scale_bytes: int) -> int:
-    """Return what weights in whole numbers take packed: codes, scales, and a sum of 32 bits for each block.
+    """Return what weights in blocks take packed: the codes, the scales, and a float32 sum for each block.
 
     Measured with ONNX Runtime 1.32 (tests/quantization).
     """

@@ -41,7 +41,6 @@ _SAFETENSORS = {
     "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "float4_e2m1fn": "F4",
-    "int8": "I8",
     "uint8": "U8",
     # The format has no four-bit integers: they are stored as the bytes that hold two of them.
     "uint4": "U8",

@@ -140,7 +140,7 @@ class MultiplyBlocks:
                 (zero_points, [rows, blocks * bits // 8]),
             ):
                 if tensor.name not in as_bytes:
-                    as_bytes[tensor.name] = _as_bytes(tensor, shape)
+                    as_bytes[tensor.name] = stored_with_shape(tensor, shape, onnx.TensorProto.UINT8)
             stored = [as_bytes[codes.name], scales, as_bytes[zero_points.name]]
             if reader.op == "Gather":
                 look_up_blocks(emitter, reader, stored, bits, columns)
@@ -237,11 +237,11 @@ def _stored_proto(tensor: Tensor) -> onnx.TensorProto | None:
     return proto
 
 
-def _as_bytes(tensor: Tensor, shape: list[int]) -> Tensor:
-    """Return a constant of the same name over the same bytes, as MatMulNBits takes them."""
+def stored_with_shape(tensor: Tensor, shape: list[int], data_type: int | None = None) -> Tensor:
+    """Return a constant of the same name over the same bytes of the weight section, as an operator takes them."""
     proto = onnx.TensorProto()
     proto.CopyFrom(_stored_proto(tensor))
-    proto.data_type = onnx.TensorProto.UINT8
+    proto.data_type = proto.data_type if data_type is None else data_type
     del proto.dims[:]
     proto.dims.extend(shape)
     return gs.Constant(tensor.name, LazyValues(proto))

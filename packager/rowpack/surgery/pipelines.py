@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from rowpack.graph.model import FUNCTION_DOMAIN, export_model, import_graph
 from rowpack.onnx_ops import CACHED_ATTENTION, CAUSAL_CONV_STATE, GATED_DELTA_RULE, TOKEN_SHIFT, WKV4
-from rowpack.surgery import rounded_row_products
 from rowpack.surgery.batched_projections import BatchHalvedProjections
 from rowpack.surgery.block_projections import BLOCK_PRODUCT, OPERATOR, MultiplyBlocks
 from rowpack.surgery.cache_capacity import FixCacheRows
@@ -110,7 +109,7 @@ def _passes_of_form(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPas
     after: list[SurgeryPass] = []
     if form.weight_on_the_left:
         before += [MultiplyBlocks(), MultiplyRoundedRows()]
-        after.append(WeightOnTheLeft(beside=(OPERATOR, rounded_row_products.OPERATOR)))
+        after.append(WeightOnTheLeft(beside=OPERATOR))
     if form.batched_halves:
         after.append(BatchHalvedProjections())
     if form.cache_capacity_rows is not None:

@@ -19,11 +19,11 @@ from rowpack.surgery.surgery_pass import surgery_error
 class WeightOnTheLeft:
     """Replace every Gemm over several rows by Transpose, MatMul, Transpose with the weight first.
 
-    With ``beside``, names of operators, only graphs that have one are changed, and those over one row as well.
+    With ``beside``, the name of an operator, only graphs that have it are changed, and those over one row as well.
     """
 
-    def __init__(self, *, beside: tuple[str, ...] = ()) -> None:
-        self.name = f"weight on the left beside {', '.join(beside)}" if beside else "weight on the left"
+    def __init__(self, *, beside: str | None = None) -> None:
+        self.name = "weight on the left" if beside is None else f"weight on the left beside {beside}"
         self._beside = beside
 
     def check_before(self, graph: gs.Graph) -> None:
@@ -60,9 +60,9 @@ class WeightOnTheLeft:
             raise surgery_error(self.name, "a projection was missed", where=node.name, found="Gemm", expected="MatMul")
 
     def _meant(self, graph: gs.Graph) -> list[Any]:
-        if not self._beside:
+        if self._beside is None:
             return [node for node in graph.nodes if _has_many_rows(node)]
-        found = any(node.op in self._beside for node in graph.nodes)
+        found = any(node.op == self._beside for node in graph.nodes)
         return [node for node in graph.nodes if found and node.op == "Gemm"]
 
 

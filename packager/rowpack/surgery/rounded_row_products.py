@@ -1,32 +1,35 @@
 """Projections computed in whole numbers: weights and rows of eight bits, each row with a scale of its own.
 
-The exported graph has DequantizeLinear before each Gemm and each lookup. ONNX Runtime's QGemm multiplies bytes by
-signed bytes, exactly, which processors have instructions for (VNNI, AMX); what rounds the rows before it and scales
-its results is plain operators. A row x with the largest magnitude m becomes q = ⌊127 x / m + ½⌋ + 128, and a product
-y = m / 127 · Σ (q − 128) (c − z) · s with the codes c, zero points z and scales s of the weights' rows.
+The exported graph has DequantizeLinear before each Gemm and each lookup. ONNX Runtime's MatMulIntegerToFloat multiplies
+bytes by signed bytes, exactly, which processors have instructions for (VNNI, AMX). With the weight W ``[out, in]`` on
+the left it reads the stored bytes where they are mapped, so that nothing is packed or copied at load; what rounds the
+rows before it and scales its results is plain operators. A row x with the largest magnitude m and the step d = m / 127
+becomes q = round(x / d), and a product y = s · d · Σ (c − 128) q, with the codes c and scales s of the weight's rows.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from rowpack.block_quantization import ROW_ZERO_POINT
 from rowpack.graph.custom_operators import CONTRIBUTED_DOMAIN
 from rowpack.graph.emitter import Emitter, Tensor
-from rowpack.graph.model import OPSET
-from rowpack.surgery.block_projections import is_stored_as
+from rowpack.surgery.block_projections import is_stored_as, stored_with_shape
 from rowpack.surgery.eight_bit_rows import LARGEST_CODE, SMALLEST_MAGNITUDE
 from rowpack.surgery.surgery_pass import surgery_error
 
-OPERATOR = "QGemm"
+OPERATOR = "MatMulIntegerToFloat"
 
 ROUNDED_ROW_PRODUCT = f"{CONTRIBUTED_DOMAIN}.{OPERATOR}"
 """How an engine says that it needs the operator."""
 
-_MIDDLE = 128
-"""The byte that stands for zero: ONNX Runtime's fast products take unsigned rows."""
+
+ROUNDING_OPSET = 21
+"""The first opset whose QuantizeLinear gives signed bytes without being told a zero point."""
 
 
 class MultiplyRoundedRows:
@@ -62,18 +65,19 @@ class MultiplyRoundedRows:
         for dequantized in found:
             (reader,) = dequantized.outputs[0].outputs
             scope = emitter.at_root(reader.name)
+            weight, scales, _ = dequantized.inputs  # all zero points are the same
             if reader.op == "Gather":
-                _look_up(scope, reader, *dequantized.inputs)
+                _look_up(scope, reader, weight, scales)
             else:
                 rows = reader.inputs[0]
                 if id(rows) not in rounded:
                     rounded[id(rows)] = _rounded(scope, rows)
-                _multiply(scope, reader, *rounded[id(rows)], *dequantized.inputs)
+                _multiply(scope, reader, *rounded[id(rows)], weight, scales)
             dequantized.inputs.clear()
             dequantized.outputs.clear()
             graph.nodes.remove(dequantized)
         if found:
-            graph.opset = OPSET
+            graph.opset = ROUNDING_OPSET
 
     def check_after(self, graph: gs.Graph) -> None:
         """No weight may be widened any more."""
@@ -84,50 +88,40 @@ class MultiplyRoundedRows:
                 )
 
 
+def row_zero_points(emitter: Emitter, scales: Tensor) -> Tensor:
+    """Return the zero points of whole rows with these ``scales`` [rows], as DequantizeLinear takes them."""
+    return emitter.constant("row_zero_points", np.full(int(scales.shape[0]), ROW_ZERO_POINT, np.uint8))
+
+
 def _rounded(scope: Emitter, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Emit the bytes of ``rows`` [rows, columns], and the largest magnitude of each, [rows, 1]."""
+    """Emit ``rows`` [rows, columns] as columns of signed bytes [columns, rows], and the step of each row [rows]."""
     magnitudes = scope.op("Abs", [rows], "magnitudes")
-    largest = scope.op("ReduceMax", [magnitudes, scope.ints(-1)], "largest", keepdims=1)
+    largest = scope.op("ReduceMax", [magnitudes, scope.ints(-1)], "largest", keepdims=0)
     # A row of zeros is divided by something.
     divisor = scope.op("Max", [largest, scope.floats("smallest", SMALLEST_MAGNITUDE)], "divisor")
-    steps = scope.op("Div", [scope.floats("largest_code", LARGEST_CODE), divisor], "steps_per_unit")
-    shifted = scope.op(
-        "Add", [scope.op("Mul", [rows, steps], "steps"), scope.floats("middle_and_half", _MIDDLE + 0.5)], "shifted"
-    )
-    return scope.cast(shifted, "uint8", "codes"), divisor
+    steps = scope.op("Div", [divisor, scope.floats("largest_code", LARGEST_CODE)], "steps")
+    codes = scope.op("QuantizeLinear", [rows, steps], "codes", axis=0, output_dtype=onnx.TensorProto.INT8)
+    return scope.transpose(codes, [1, 0], "code_columns"), steps
 
 
-def _multiply(
-    scope: Emitter, product: Any, codes: Tensor, divisor: Tensor, weight: Tensor, scales: Tensor, zero_points: Tensor
-) -> None:
+def _multiply(scope: Emitter, product: Any, codes: Tensor, steps: Tensor, weight: Tensor, scales: Tensor) -> None:
     """Let the Gemm ``product`` be one of whole numbers."""
-    step = scope.scalar("step_of_unit", 1 / LARGEST_CODE, "float32")
-    middle = scope.scalar("middle", _MIDDLE, "uint8")
-    of_units = scope.op(
-        OPERATOR,
-        [codes, step, middle, weight, scales, zero_points],
-        "of_units",
-        domain=CONTRIBUTED_DOMAIN,
-        transB=1,
-    )
-    product.op, product.attrs, product.inputs = "Mul", {}, [of_units, divisor]
+    one = scope.scalar("one", 1, "float32")
+    middle = scope.scalar("middle", ROW_ZERO_POINT, "uint8")
+    unscaled = scope.op(OPERATOR, [weight, codes, one, steps, middle], "unscaled", domain=CONTRIBUTED_DOMAIN)
+    scaled = scope.op("Mul", [unscaled, stored_with_shape(scales, [int(scales.shape[0]), 1])], "product")
+    product.op, product.attrs, product.inputs = "Transpose", {"perm": [1, 0]}, [scaled]
 
 
-def _look_up(scope: Emitter, lookup: Any, table: Tensor, scales: Tensor, zero_points: Tensor) -> None:
+def _look_up(scope: Emitter, lookup: Any, table: Tensor, scales: Tensor) -> None:
     """Let the Gather ``lookup`` give float32 rows of ``table``, bytes [rows, columns]; its output keeps its name."""
     ids = lookup.inputs[1]
-
-    def of_the_rows(part: Tensor, name: str) -> Tensor:
-        return scope.op("Gather", [part, ids], f"{name}_of_rows", axis=0)
-
-    def a_row_each(part: Tensor, name: str) -> Tensor:
-        return scope.reshape(of_the_rows(part, name), [-1, 1], f"{name}_a_row")
-
-    codes = scope.cast(of_the_rows(table, "codes"), "float32", "codes_float")
-    middle = scope.cast(a_row_each(zero_points, "zero_points"), "float32", "zero_points_float")
-    steps = scope.op("Sub", [codes, middle], "steps")
-    lookup.op, lookup.attrs, lookup.inputs = "Mul", {}, [steps, a_row_each(scales, "scales")]
+    codes = scope.cast(scope.op("Gather", [table, ids], "codes_of_rows", axis=0), "float32", "codes_float")
+    steps = scope.op("Sub", [codes, scope.floats("middle", ROW_ZERO_POINT)], "steps")
+    scale = scope.op("Gather", [stored_with_shape(scales, [int(scales.shape[0]), 1]), ids], "scales_of_rows", axis=0)
+    lookup.op, lookup.attrs, lookup.inputs = "Mul", {}, [steps, scale]
 
 
 def _dequantizes_rows(node: Any) -> bool:
-    return node.op == "DequantizeLinear" and is_stored_as(node.inputs[0], onnx.TensorProto.INT8)
+    is_whole_row = node.op == "DequantizeLinear" and node.attrs.get("axis") == 0 and "block_size" not in node.attrs
+    return is_whole_row and is_stored_as(node.inputs[0], onnx.TensorProto.UINT8)
