@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 PRECISIONS = ("fp32", "bf16", "int8", "int4")
 BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
+INT8_INSTRUCTIONS = ("avx_vnni", "avx512_vnni", "amx_int8")
 QWEN, RWKV = "qwen3_5", "rwkv4"
 
 
@@ -96,6 +97,7 @@ CONTENDERS = (
     transformers("bf16", "bfloat16"),
     llama_cpp("bf16", "bf16"),
     ours("int8", "int8", "--quantization", "int8"),
+    ours("w8a8", "int8", "--quantization", "w8a8", any_feature=INT8_INSTRUCTIONS),
     genai("int8"),
     llama_cpp("int8", "q8_0"),
     ours("int4", "int4", "--quantization", "int4"),

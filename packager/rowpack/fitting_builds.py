@@ -17,6 +17,7 @@ from rowpack.quantization import (
     INTEGER_QUANTIZATIONS,
     PACKED_QUANTIZATIONS,
     QUANTIZATIONS,
+    W8A8,
     check_quantization,
     quantize,
     stored_embedding,
@@ -92,11 +93,14 @@ class OtherBuild:
 def choices_beside(request: BuildRequest, backend: Backend) -> Iterator[WeightChoice]:
     """Yield every choice that ``backend`` runs, the one asked for among them.
 
-    Head and embedding are stored as was asked, and the embedding also as the projections, which saves most.
+    Head and embedding are stored as was asked, and the embedding also as the projections, which saves most. ``w8a8``,
+    which takes what ``int8`` does and which not every processor multiplies, is named only where it was asked for.
     """
     seen = set()
     for precision in PRECISIONS:
         for quantization in (None, *QUANTIZATIONS):
+            if quantization == W8A8 != request.quantization:
+                continue
             tables: list[tuple[str | None, str | None]] = [(None, None)]
             if quantization in INTEGER_QUANTIZATIONS:
                 head = request.head_quantization

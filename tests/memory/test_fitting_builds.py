@@ -277,6 +277,19 @@ def test_only_what_the_backend_runs_is_named(
     assert narrower == (backend != "ort"), "ONNX Runtime widens halves"
 
 
+def test_products_in_whole_numbers_are_named_where_they_were_asked_for(qwen_checkpoint: Path, tmp_path: Path) -> None:
+    """They take about what weights in blocks do, of which every session packs its own."""
+    with open_checkpoint(qwen_checkpoint) as checkpoint:
+        asked = request(qwen_checkpoint, tmp_path, quantization="w8a8")
+        builds = list(builds_of(checkpoint, prepare_model(checkpoint, asked), find_backend("ort"), asked))
+    found = {build.choice.options: build for build in builds}
+    whole, blocks = (found[f"--precision fp32 --quantization {word}"] for word in ("w8a8", "int8"))
+    assert whole.private_bytes == 0
+    assert blocks.private_bytes > 0
+    assert whole.stored_bytes < blocks.stored_bytes
+    assert whole.held_bytes == whole.stored_bytes
+
+
 def refusal(wanted: BuildRequest, folder: Path) -> RowpackError:
     """Return the error of a build that must leave nothing behind."""
     with pytest.raises(RowpackError) as caught:

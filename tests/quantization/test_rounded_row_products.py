@@ -96,7 +96,7 @@ def test_the_exported_form_is_the_product_with_what_is_stored(tmp_path: Path, co
 
 
 @needs_exact_products
-@pytest.mark.parametrize("count", [1, 5, 64])
+@pytest.mark.parametrize("count", [1, 5, 31, 64, 66])
 def test_an_engine_is_the_product_with_rounded_rows(tmp_path: Path, count: int) -> None:
     """Rows of every kind are rounded with their own scale: a tiny one beside an outlier keeps its digits."""
     table = Table(tmp_path)

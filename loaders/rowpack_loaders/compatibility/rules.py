@@ -36,12 +36,12 @@ OLDEST_ONNX_RUNTIME_WITH: dict[str, tuple[int, ...]] = {
     "com.microsoft.GroupQueryAttention": (1, 23),
     "com.microsoft.LinearAttention": (1, 25, 1),
     "com.microsoft.LinearAttentionGate": (1, 30),
-    "com.microsoft.MatMulIntegerToFloat": (1, 23),
+    "com.microsoft.MatMulIntegerToFloat": (1, 25, 1),
     "com.microsoft.MatMulNBits": (1, 23),
     "com.microsoft.QuickGelu": (1, 23),
     "com.microsoft.SkipSimplifiedLayerNormalization": (1, 23),
 }
-"""Operators beyond the standard ones, and the oldest ONNX Runtime whose CPU provider has a kernel for them."""
+"""Operators beyond the standard ones, and the oldest ONNX Runtime whose CPU provider computes them (right)."""
 
 KNOWN_REQUIREMENTS: dict[str, frozenset[str]] = {
     "ort": frozenset(OLDEST_ONNX_RUNTIME_WITH),
