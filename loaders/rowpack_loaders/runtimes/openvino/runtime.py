@@ -8,6 +8,7 @@ unless told otherwise. So the hint here is always float32, with which the plugin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from rowpack_loaders.buffers import SequenceBuffers
@@ -78,17 +79,19 @@ class OpenVinoRuntime:
         self._check_processor()
         # OpenVINO holds addresses, not references, so the views live as long as the compiled models.
         self._weights = {} if weights is None else view_weights(weights, where=model.weights_section or "")
-        self._compiled: dict[str, Any] = {}
-        for role, onnx_bytes in engines.items():
+        for role in engines:
             self._check_operators(role)
-            # A graph that takes any number of rows can serve both roles, as one compiled model.
-            same = [other for other in self._compiled if engines[other] is onnx_bytes]
-            compiled = self._compiled[same[0]] if same else self._compile(role, onnx_bytes)
+        # A graph that takes any number of rows can serve both roles, as one compiled model. Compiling leaves a core
+        # idle half of the time, so both are compiled at once.
+        first_role = {id(onnx_bytes): role for role, onnx_bytes in reversed(list(engines.items()))}
+        with ThreadPoolExecutor(len(first_role)) as pool:
+            compiling = {role: pool.submit(self._compile, role, engines[role]) for role in first_role.values()}
+        self._compiled = {role: compiling[first_role[id(onnx_bytes)]].result() for role, onnx_bytes in engines.items()}
+        for role, compiled in self._compiled.items():
             # No engine of a manifest has the input that was added.
             inputs = [tensor for tensor in compiled.inputs if WANTS_LOGITS not in tensor.get_names()]
             _check_tensors(model.engines[role], "input", model.engines[role].inputs, inputs)
             _check_tensors(model.engines[role], "output", model.engines[role].outputs, compiled.outputs)
-            self._compiled[role] = compiled
 
     def open_sequence(self, *, slide: bool = False) -> SequenceState:
         """Return a new sequence with its own buffers, at its start."""
