@@ -14,7 +14,8 @@ from markdown_table import markdown_table, megabytes
 from measured_process import CommandError, size_of
 
 SINGLE = ("--decoder-engine-layout", "single")
-PRECISIONS = {"fp32": (), "int8": ("--quantization", "int8"), "int4": ("--quantization", "int4")}
+NARROW = ("int8", "w8a8", "int4")
+PRECISIONS = {"fp32": (), **{width: ("--quantization", width) for width in NARROW}}
 PROMPT_TOKENS = 64
 
 

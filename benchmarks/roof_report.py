@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from artifacts import ArtifactStore
+from bundle_bytes import NARROW
 from contender_process import ContenderError, ContenderProcess, prompt_of
 from contenders import LoadRequest
 from contenders.catalogue import Artifact
@@ -20,7 +21,6 @@ PROMPT_ROWS = (4, 16, 64)
 CHUNK_ROWS = 64
 STEPS = 16
 PASSES = 3
-NARROW = ("int8", "int4")
 
 
 def measure_points(store: ArtifactStore, python: str, threads: int) -> tuple[list[RoofPoint], dict[str, str]]:
