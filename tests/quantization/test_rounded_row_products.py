@@ -19,6 +19,7 @@ from rowpack.graph.model import export_model, import_graph, new_graph
 from rowpack.surgery.block_projections import DequantizeBlocks
 from rowpack.surgery.rounded_row_products import ROUNDING_OPSET, MultiplyRoundedRows, row_zero_points
 from rowpack.surgery.surgery_pass import run_passes
+from rowpack.surgery.unsigned_row_products import with_unsigned_rows
 from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.runtimes.ort_row_products import multiplies_exactly
 
@@ -143,6 +144,18 @@ def test_the_ends_of_the_range_give_numbers(tmp_path: Path, value: float) -> Non
     assert not np.isnan(found).any()
     if value == 0:
         assert not found.any()
+
+
+@pytest.mark.parametrize("count", [1, 31, 64])
+def test_unsigned_rows_give_the_same_sums_on_every_processor(tmp_path: Path, count: int) -> None:
+    table = Table(tmp_path)
+    engine = table.engine()
+    x = adversarial_rows(count, COLUMNS)
+    found = table.run(with_unsigned_rows(engine), x, IDS)
+    assert_close(found["out_0"], rounded(x, COLUMNS).astype(np.float64) @ table.weight.T, x, 1.2e-2)
+    if multiplies_exactly():
+        for name, values in table.run(engine, x, IDS).items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-6)
 
 
 def test_an_engine_has_one_operator_a_product_over_the_same_bytes(tmp_path: Path) -> None:

@@ -105,6 +105,21 @@ def test_a_processor_that_saturates_is_refused(built: Callable[..., Path], monke
     assert "--quantization int8" in refused.value.problem.remedy
 
 
+@pytest.mark.parametrize("family", TRAINED)
+def test_a_machine_that_saturates_builds_for_another(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smoke run executes the graphs with products that are exact everywhere, and the report says so."""
+    monkeypatch.setattr(ort_row_products, "multiplies_exactly", lambda: False)
+    request = BuildRequest(TRAINED[family], tmp_path / "x.bundle", quantization="w8a8", decoder_engine_layout="split")
+    report = build(request)
+    assert report.executed == "graphs"
+    assert validate(report.path).errors == []
+    manifest = manifest_of(report.path)
+    assert manifest["self_test"]["executed"] == "graphs"
+    assert "com.microsoft.MatMulIntegerToFloat" in manifest["engines"]["prefill"]["requires"]
+
+
 @needs_exact_products
 def test_the_trial_finds_sums_that_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
     """As processors without the instructions add: two products to sixteen bits at a time."""

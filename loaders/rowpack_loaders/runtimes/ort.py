@@ -22,6 +22,7 @@ from rowpack_loaders.manifest import EngineRecord
 from rowpack_loaders.mapped_section import MappedSection
 from rowpack_loaders.model_description import DECODE, PREFILL, ModelDescription
 from rowpack_loaders.onnx_wire import relocate_external_data
+from rowpack_loaders.row_products import has_row_products
 from rowpack_loaders.runtimes.computing_threads import computing_threads
 from rowpack_loaders.runtimes.denormals import FlushedDenormals, can_flush_denormals
 from rowpack_loaders.runtimes.engine_errors import FoundTensor, check_engine_tensors, engine_load_failure
@@ -29,7 +30,7 @@ from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS, open_host_seque
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_branch_products import multiplies_in_a_branch
 from rowpack_loaders.runtimes.ort_in_place_states import writes_over_its_state
-from rowpack_loaders.runtimes.ort_row_products import check_row_products, has_row_products
+from rowpack_loaders.runtimes.ort_row_products import check_row_products
 from rowpack_loaders.runtimes.ort_sequence import LoadedEngine, OrtBoundEngine
 from rowpack_loaders.runtimes.ort_state_edges import EngineEdges, StateEdges
 from rowpack_loaders.runtimes.required_operators import check_required_operators, operators_of_onnxruntime

@@ -18,6 +18,7 @@ from rowpack_loaders.errors import RowpackError
 from rowpack_loaders.onnx_encoding import graph, node, tensor
 from rowpack_loaders.onnx_wire import GRAPH_INPUT, GRAPH_OUTPUT, value_info
 from rowpack_loaders.protobuf_wire import encoded_field
+from rowpack_loaders.row_products import OPERATOR
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_trial import run_trial
 
@@ -29,16 +30,8 @@ _FLOAT, _BYTES, _SIGNED_BYTES = 1, 2, 3
 _ROWS, _COLUMNS, _WIDTH = (1, 31, 64), 256, 48
 _MIDDLE = 128
 
-ROW_PRODUCT = "MatMulIntegerToFloat"
-"""The product of bytes by signed bytes with a scale for each column of its results."""
-
 RESULT = "products"
 """The output of :func:`one_product`."""
-
-
-def has_row_products(model: bytes) -> bool:
-    """Tell whether ``model`` may have such products; quick."""
-    return ROW_PRODUCT.encode() in model
 
 
 def check_row_products(where: str) -> None:
@@ -79,7 +72,7 @@ def one_product(weights: Array, rows: int) -> bytes:
         tensor(_FLOAT, (rows,), name="scales", data=np.ones(rows, np.float32).tobytes()),
         tensor(_BYTES, (), name="middle", data=bytes((_MIDDLE,))),
     ]
-    product = node(ROW_PRODUCT, ["weights", "codes", "step", "scales", "middle"], [RESULT], domain=DOMAIN)
+    product = node(OPERATOR, ["weights", "codes", "step", "scales", "middle"], [RESULT], domain=DOMAIN)
     declared = [
         encoded_field(GRAPH_INPUT, value_info("codes", _SIGNED_BYTES, (columns, rows))),
         encoded_field(GRAPH_OUTPUT, value_info(RESULT, _FLOAT, (width, rows))),

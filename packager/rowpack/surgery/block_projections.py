@@ -108,19 +108,8 @@ class MultiplyBlocks:
     def check_before(self, graph: gs.Graph) -> None:
         """Dequantised weights must be constants in blocks, read by one product or lookup each."""
         for node in graph.nodes:
-            if not _dequantizes_blocks(node):
-                continue
-            readers = [reader.op for reader in node.outputs[0].outputs]
-            if readers not in (["Gemm"], ["Gather"]) or not all(
-                isinstance(tensor, gs.Constant) for tensor in node.inputs
-            ):
-                raise surgery_error(
-                    self.name,
-                    "a dequantised weight is no constant, or read by something else than one projection or lookup",
-                    where=node.name,
-                    found=", ".join(readers),
-                    expected="constants, and one Gemm or Gather",
-                )
+            if _dequantizes_blocks(node):
+                check_dequantized(node, self.name)
 
     def apply(self, graph: gs.Graph) -> None:
         """Rewrite in place; the product or lookup keeps its name and output."""
@@ -216,6 +205,19 @@ def _reads(node: Any, names: Mapping[str, Tensor]) -> bool:
 
 def _dequantizes_blocks(node: Any) -> bool:
     return node.op == "DequantizeLinear" and "block_size" in node.attrs and _bits(node.inputs[0]) > 0
+
+
+def check_dequantized(node: Any, pass_name: str) -> None:
+    """Refuse a DequantizeLinear that a product or lookup over the stored bytes cannot take the place of."""
+    readers = [reader.op for reader in node.outputs[0].outputs]
+    if readers not in (["Gemm"], ["Gather"]) or not all(isinstance(tensor, gs.Constant) for tensor in node.inputs):
+        raise surgery_error(
+            pass_name,
+            "a dequantised weight is no constant, or read by something else than one projection or lookup",
+            where=node.name,
+            found=", ".join(readers),
+            expected="constants, and one Gemm or Gather",
+        )
 
 
 def is_stored_as(tensor: Tensor, data_type: int) -> bool:

@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from rowpack.block_quantization import ROW_ZERO_POINT
 from rowpack.graph.custom_operators import CONTRIBUTED_DOMAIN
 from rowpack.graph.emitter import Emitter, Tensor
-from rowpack.surgery.block_projections import is_stored_as, stored_with_shape
+from rowpack.surgery.block_projections import check_dequantized, is_stored_as, stored_with_shape
 from rowpack.surgery.eight_bit_rows import LARGEST_CODE, SMALLEST_MAGNITUDE
 from rowpack.surgery.surgery_pass import surgery_error
 
@@ -26,7 +26,6 @@ OPERATOR = "MatMulIntegerToFloat"
 
 ROUNDED_ROW_PRODUCT = f"{CONTRIBUTED_DOMAIN}.{OPERATOR}"
 """How an engine says that it needs the operator."""
-
 
 ROUNDING_OPSET = 21
 """The first opset whose QuantizeLinear gives signed bytes without being told a zero point."""
@@ -43,36 +42,30 @@ class MultiplyRoundedRows:
     def check_before(self, graph: gs.Graph) -> None:
         """Dequantised weights must be constants, read by one product or lookup each."""
         for node in graph.nodes:
-            if not _dequantizes_rows(node):
-                continue
-            readers = [reader.op for reader in node.outputs[0].outputs]
-            if readers not in (["Gemm"], ["Gather"]) or not all(
-                isinstance(tensor, gs.Constant) for tensor in node.inputs
-            ):
-                raise surgery_error(
-                    self.name,
-                    "a dequantised weight is no constant, or read by something else than one projection or lookup",
-                    where=node.name,
-                    found=", ".join(readers),
-                    expected="constants, and one Gemm or Gather",
-                )
+            if _dequantizes_rows(node):
+                check_dequantized(node, self.name)
 
     def apply(self, graph: gs.Graph) -> None:
         """Rewrite in place; products and lookups keep their outputs, and rows of several products are rounded once."""
         emitter = Emitter(graph)
         rounded: dict[int, tuple[Tensor, Tensor]] = {}
+        columns: dict[str, Tensor] = {}
         found = [node for node in graph.nodes if _dequantizes_rows(node)]
         for dequantized in found:
             (reader,) = dequantized.outputs[0].outputs
             scope = emitter.at_root(reader.name)
             weight, scales, _ = dequantized.inputs  # all zero points are the same
+            # A head that is tied to the embedding reads the constants that the lookup reads.
+            if scales.name not in columns:
+                columns[scales.name] = stored_with_shape(scales, [int(scales.shape[0]), 1])
+            scale_column = columns[scales.name]
             if reader.op == "Gather":
-                _look_up(scope, reader, weight, scales)
+                _look_up(scope, reader, weight, scale_column)
             else:
                 rows = reader.inputs[0]
                 if id(rows) not in rounded:
                     rounded[id(rows)] = _rounded(scope, rows)
-                _multiply(scope, reader, *rounded[id(rows)], weight, scales)
+                _multiply(scope, reader, *rounded[id(rows)], weight, scale_column)
             dequantized.inputs.clear()
             dequantized.outputs.clear()
             graph.nodes.remove(dequantized)
@@ -105,20 +98,20 @@ def _rounded(scope: Emitter, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _multiply(scope: Emitter, product: Any, codes: Tensor, steps: Tensor, weight: Tensor, scales: Tensor) -> None:
-    """Let the Gemm ``product`` be one of whole numbers."""
+    """Let the Gemm ``product`` be one of whole numbers; ``scales`` [rows of the weight, 1]."""
     one = scope.scalar("one", 1, "float32")
     middle = scope.scalar("middle", ROW_ZERO_POINT, "uint8")
     unscaled = scope.op(OPERATOR, [weight, codes, one, steps, middle], "unscaled", domain=CONTRIBUTED_DOMAIN)
-    scaled = scope.op("Mul", [unscaled, stored_with_shape(scales, [int(scales.shape[0]), 1])], "product")
+    scaled = scope.op("Mul", [unscaled, scales], "product")
     product.op, product.attrs, product.inputs = "Transpose", {"perm": [1, 0]}, [scaled]
 
 
 def _look_up(scope: Emitter, lookup: Any, table: Tensor, scales: Tensor) -> None:
-    """Let the Gather ``lookup`` give float32 rows of ``table``, bytes [rows, columns]; its output keeps its name."""
+    """Let the Gather ``lookup`` give float32 rows of ``table``, bytes [rows, columns], with ``scales`` [rows, 1]."""
     ids = lookup.inputs[1]
     codes = scope.cast(scope.op("Gather", [table, ids], "codes_of_rows", axis=0), "float32", "codes_float")
     steps = scope.op("Sub", [codes, scope.floats("middle", ROW_ZERO_POINT)], "steps")
-    scale = scope.op("Gather", [stored_with_shape(scales, [int(scales.shape[0]), 1]), ids], "scales_of_rows", axis=0)
+    scale = scope.op("Gather", [scales, ids], "scales_of_rows", axis=0)
     lookup.op, lookup.attrs, lookup.inputs = "Mul", {}, [steps, scale]
 
 

@@ -169,15 +169,14 @@ def _engine_runtime(
 ) -> tuple[Runtime, Executed]:
     """Load the engines with their own runtime where they are graphs and this machine runs them, else their graphs."""
     backend = model.engines[DECODE].backend
-    is_graph_runtime = backend == GRAPH_RUNTIME
-    if not (is_graph_runtime or RUNTIMES[backend].on_gpu):
+    if not RUNTIMES[backend].on_gpu:
         try:
             return load_runtime(backend, model, engines, weights), "engines"
         except RowpackError as error:
             if error.code != "cpu_feature_missing":
                 raise
     graphs = {role: runnable(graph, model.precision) for role, graph in engines.items()}
-    return load_runtime(GRAPH_RUNTIME, model, graphs, weights), "engines" if is_graph_runtime else "graphs"
+    return load_runtime(GRAPH_RUNTIME, model, graphs, weights), "graphs"
 
 
 def _reference_cases(
