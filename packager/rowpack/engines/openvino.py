@@ -55,10 +55,10 @@ class OpenVinoBackend:
     def graph_form(self, capacity_rows: int, precision: str) -> GraphForm:
         """Return the form whose caches are as long as they are filled.
 
-        Its prefill products read the weight as their left operand, in place; the plugin would pack a right one. In
-        bfloat16 they are fast enough for the transposes around them to matter, so there the weight is on the right.
+        Its products read the weight as their left operand, in place; the plugin would pack a right one. A single row is
+        faster with a packed weight in float32; in bfloat16 it is not (docs/benchmarks.md).
         """
-        return replace(FREE_CACHE, weight_on_the_left=precision != "bf16")
+        return replace(FREE_CACHE, single_rows_on_the_right=precision != "bf16")
 
     def fused_operators(self, lowering: str, exported: onnx.ModelProto) -> FusedChoice:
         """Return none: the fused operators are ONNX Runtime's."""
@@ -67,8 +67,8 @@ class OpenVinoBackend:
         return refuse_fused(lowering, self.name)
 
     def shares_weights(self, precision: str) -> bool:
-        """The decode engine packs the matrices for itself, and the prefill engine reads the mapped ones."""
-        return False
+        """In bfloat16 both engines read the mapped matrices; otherwise the decode engine packs or widens its own."""
+        return precision == "bf16"
 
     def weights_in_memory(self, constants: ConstantBytes) -> int:
         """Count float16 as the float32 values that the plugin makes of it; bfloat16 stays as it is."""
@@ -103,14 +103,15 @@ class OpenVinoBuilder:
         """Serialise the graph; its weights stay outside."""
         from rowpack.graph.constants import constant_bytes
 
+        constants = constant_bytes(order.model)
         return serialize_engine(
             order,
             backend_version=self._version,
             lowering="plain",
             requires=(),
             target=_target(order.model),
-            weight_bytes=_held_bytes(constant_bytes(order.model)),
-            weights_shared=False,
+            weight_bytes=_held_bytes(constants),
+            weights_shared=constants.bfloat16 > 0,
         )
 
     def check_written(self, engine: BuiltEngine, written: FileRange) -> None:

@@ -23,6 +23,7 @@ class GraphForm:
     ``cache_capacity_rows`` is the number of rows of every cache input for a backend that compiles one size; with
     ``None`` a call takes the filled rows only. ``weight_on_the_left`` asks for the products of the prefill graph as
     W · xᵀ, which suits a runtime that does not pack its weights; otherwise they stay Gemm over ``[out, in]``.
+    ``single_rows_on_the_right`` leaves products of a single row Gemm in any case.
     ``batched_halves`` asks for a projection that is split in half as one batched product, which suits a compiler
     that would interleave the halves in the weights it stores. ``one_row_branch`` asks for a prefill graph that
     takes a single row as the decode graph does, where its mixers would pad it or do much more for it, so that one
@@ -32,6 +33,7 @@ class GraphForm:
 
     cache_capacity_rows: int | None = None
     weight_on_the_left: bool = True
+    single_rows_on_the_right: bool = True
     batched_halves: bool = False
     one_row_branch: bool = False
     fused: FusedChoice = PLAIN

@@ -57,7 +57,9 @@ _MUCH_FASTER_BY_ROW = (CACHED_ATTENTION,)
 def decode_passes(form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
     """Return the passes that make the one-row graph."""
     before, after = _passes_of_form(form)
-    return [*before, *_replacements(_OF_ONE_ROW, form.fused.decode), FixRowCount(1), TakeTheOnlyRow(), *after]
+    products = [] if form.single_rows_on_the_right else _products_on_the_left(form)
+    replaced = _replacements(_OF_ONE_ROW, form.fused.decode)
+    return [*before, *replaced, FixRowCount(1), TakeTheOnlyRow(), *products, *after]
 
 
 def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[SurgeryPass]:
@@ -79,8 +81,7 @@ def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[Surg
             else (mixer, lowering, node_budget)
             for mixer, lowering, node_budget in plain
         ]
-    products: list[SurgeryPass] = [WeightOnTheLeft(), ColumnsBetweenProducts()] if form.weight_on_the_left else []
-    return [*before, *_replacements(plain, form.fused.prefill), *products, *after]
+    return [*before, *_replacements(plain, form.fused.prefill), *_products_on_the_left(form), *after]
 
 
 def decode_model(exported: onnx.ModelProto, form: GraphForm = FREE_CACHE) -> onnx.ModelProto:
@@ -101,6 +102,13 @@ def pads_rows(exported: onnx.ModelProto, prefill_rows: int, form: GraphForm = FR
         isinstance(replacement, MixerReplacement) and replacement.pads_rows and replacement.function in called
         for replacement in prefill_passes(prefill_rows, form)
     )
+
+
+def _products_on_the_left(form: GraphForm) -> list[SurgeryPass]:
+    """Return the passes that put weights on the left, if any."""
+    if not form.weight_on_the_left:
+        return []
+    return [WeightOnTheLeft(single_rows=not form.single_rows_on_the_right), ColumnsBetweenProducts()]
 
 
 def _passes_of_form(form: GraphForm) -> tuple[list[SurgeryPass], list[SurgeryPass]]:

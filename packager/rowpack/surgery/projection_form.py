@@ -19,12 +19,14 @@ from rowpack.surgery.surgery_pass import surgery_error
 class WeightOnTheLeft:
     """Replace every Gemm over several rows by Transpose, MatMul, Transpose with the weight first.
 
-    With ``beside``, the name of an operator, only graphs that have it are changed, and those over one row as well.
+    With ``single_rows`` those over one row are replaced as well. With ``beside``, the name of an operator, only graphs
+    that have it are changed, and single rows too.
     """
 
-    def __init__(self, *, beside: str | None = None) -> None:
+    def __init__(self, *, beside: str | None = None, single_rows: bool = False) -> None:
         self.name = "weight on the left" if beside is None else f"weight on the left beside {beside}"
         self._beside = beside
+        self._single_rows = single_rows
 
     def check_before(self, graph: gs.Graph) -> None:
         """Projections must be Gemm with transB and a constant weight of two dimensions."""
@@ -60,9 +62,9 @@ class WeightOnTheLeft:
             raise surgery_error(self.name, "a projection was missed", where=node.name, found="Gemm", expected="MatMul")
 
     def _meant(self, graph: gs.Graph) -> list[Any]:
-        if self._beside is None:
+        if self._beside is None and not self._single_rows:
             return [node for node in graph.nodes if _has_many_rows(node)]
-        found = any(node.op == self._beside for node in graph.nodes)
+        found = self._beside is None or any(node.op == self._beside for node in graph.nodes)
         return [node for node in graph.nodes if found and node.op == "Gemm"]
 
 
