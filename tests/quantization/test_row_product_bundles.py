@@ -17,7 +17,7 @@ from rowpack_loaders import RowpackError, load, open_bundle
 from rowpack_loaders.runtimes import ort_row_products
 from rowpack_loaders.validation import validate
 
-LARGEST_MEAN_LOGIT_ERROR = {"qwen3_5": 0.026, "rwkv": 0.011}
+LARGEST_MEAN_LOGIT_ERROR = {"qwen3_5": 0.022, "rwkv": 0.014}
 """What was measured (docs/benchmarks.md), and a third more."""
 
 ROUNDING = 0.1
