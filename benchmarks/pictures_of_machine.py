@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from growing_shapes import WKV_HIDDEN, wkv_tensor_bytes
-from picture_style import BLUE, GREY, INK, ORANGE, SKY, SOFT_INK, VERMILION, Figures, grid
+from picture_style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, SOFT_INK, VERMILION, Figures, grid
 
 
 def paint_bytes(axes: Any, results: Figures) -> None:
@@ -57,19 +57,18 @@ def paint_roof(axes: Any, results: Figures) -> None:
         textcoords="offset points",
         ha="right",
     )
+    step_styles = iter(zip("DsP^", (VERMILION, GREEN, ORANGE, PURPLE), strict=True))
     for point in points:
         place = point["operations_per_byte"], point["operations_per_second"] / 1e9
         share = place[1] / min(peak, place[0] * bandwidth)
-        is_prompt = point["label"].startswith("prompt")
-        axes.plot(
-            *place,
-            marker="o" if is_prompt else "D",
-            markersize=7,
-            linestyle="none",
-            color=BLUE if is_prompt else VERMILION,
-        )
         label = f"{point['label']}: {100 * share:.0f} %"
-        axes.annotate(label, place, (9, -4), textcoords="offset points", fontsize=9, va="top")
+        is_prompt = point["label"].startswith("prompt")
+        marker, color = ("o", BLUE) if is_prompt else next(step_styles)
+        axes.plot(*place, marker=marker, markersize=7, linestyle="none", color=color, label="" if is_prompt else label)
+        if is_prompt:
+            axes.annotate(label, place, (9, -4), textcoords="offset points", fontsize=9, va="top")
+    # Steps of one width of weights lie close to each other's.
+    axes.legend(loc="lower right", fontsize=9, frameon=False)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     plain = FuncFormatter(lambda value, _: f"{value:g}")
