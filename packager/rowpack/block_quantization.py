@@ -26,6 +26,9 @@ LARGEST_BLOCK = {8: 128, 4: 32}
 ROW_ZERO_POINT = 128
 """The code of zero in whole rows."""
 
+MOST_ROW_COLUMNS = (2**31 - 1) // (255 * 127)
+"""The longest rows whose sums of products fit 32 bits: codes are at most 255, those of rows that enter at most 127."""
+
 _WHOLE_COLUMNS = 64
 Rows = np.ndarray[Any, Any]
 

@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rowpack.block_quantization import QuantizedBlocks, Rows, block_columns, quantize_blocks, quantize_rows
+from rowpack.block_quantization import (
+    MOST_ROW_COLUMNS,
+    QuantizedBlocks,
+    Rows,
+    block_columns,
+    quantize_blocks,
+    quantize_rows,
+)
 from rowpack.families.declaration import ModelDescription, Transform, WeightSpec
 
 INT8 = "int8"
@@ -192,7 +199,9 @@ def _stored_blocks(spec: WeightSpec, bits: int) -> list[WeightSpec]:
 
 def _stored_rows(spec: WeightSpec) -> list[WeightSpec]:
     """Return codes and scales; all zero points are ``ROW_ZERO_POINT``."""
-    rows = spec.shape[0]
+    rows, columns = spec.shape
+    if columns > MOST_ROW_COLUMNS:
+        return [spec]
     codes = QuantizedPart(spec.transform, quantize_rows, lambda quantized: quantized.codes)
     scales = replace(
         spec,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 import pytest
 from trained_checkpoints import QWEN, TRAINED
 
-from rowpack.block_quantization import quantize_blocks
+from rowpack.block_quantization import MOST_ROW_COLUMNS, quantize_blocks
 from rowpack.checkpoint import open_checkpoint
 from rowpack.families import find_family
-from rowpack.families.declaration import ModelDescription
+from rowpack.families.declaration import ModelDescription, WeightSpec
 from rowpack.integer_quantization import dequantized, quantized_names, rounded_blocks, scale_name, zero_point_name
 from rowpack.quantization import quantize
 from rowpack.weights import plan_weights, read_weights, stream_weights
@@ -52,6 +53,16 @@ def test_gates_decays_convolutions_and_norms_stay_as_they_are(family: str, width
             assert spec.name in names, "everything else is a large projection, or the head"
     assert model.parameter_count == plain.parameter_count
     assert model.required_tensors == plain.required_tensors
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(MOST_ROW_COLUMNS, "uint8"), (MOST_ROW_COLUMNS + 1, "float32")])
+def test_rows_too_long_for_sums_of_32_bits_stay_as_they_are(columns: int, dtype: str) -> None:
+    _, model = described(QWEN, "w8a8")
+    long = WeightSpec("long.weight", "float32", (2, columns), (), quantizable=True)
+    stored = {spec.name: spec for spec in quantize(replace(model, weights=(long,)), "w8a8").weights}
+    assert stored["long.weight"].dtype == dtype
+    assert (scale_name("long.weight") in stored) == (dtype == "uint8")
+    assert columns * 255 * 127 < 2**31 or dtype == "float32"
 
 
 @pytest.mark.parametrize("family", TRAINED)
