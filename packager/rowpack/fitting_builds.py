@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rowpack.checkpoint import Checkpoint
 from rowpack.engines.backend import Backend
 from rowpack.families.declaration import ModelDescription
-from rowpack.host_need import HostMemoryNeed, compiles_at_load, packing_bytes
+from rowpack.host_need import HostMemoryNeed, packing_bytes
 from rowpack.integer_quantization import multiplied_names, packed_names, scale_name, zero_point_name
 from rowpack.model_preparation import BuildRequest, PreparedModel
 from rowpack.quantization import (
@@ -145,7 +145,7 @@ def builds_of(
             packing_bytes(
                 largest_packed_bytes=largest_packed_bytes,
                 private_weight_bytes=private_bytes,
-                compiles_at_load=compiles_at_load(backend),
+                compiles_at_load=backend.compiles_at_load,
                 half_precision=choice.precision in HALF_PRECISIONS,
                 weights_in_bundle=backend.weights_in_bundle,
             ),

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rowpack.engines.backend import Backend
 from rowpack_loaders.errors import RowpackError
 
 PROCESS_BYTES = 80 * 10**6
@@ -29,8 +28,8 @@ PIECES_HELD = 6
 SESSIONS_BYTES = 100 * 10**6
 """What the sessions of a smoke run hold beside weights and activations."""
 
-COMPILING_BYTES = 100 * 10**6
-"""What a runtime that compiles graphs when it loads them (OpenVINO) takes for it, beside weights."""
+COMPILING_NODE_BYTES = 70_000
+"""What a runtime that compiles graphs when it loads them (OpenVINO) takes for a node, beside weights; 30 to 53 kB."""
 
 ARENA_FACTOR = 10
 """Bytes that ONNX Runtime's arena takes at most for a byte of activations that are needed at once.
@@ -50,7 +49,7 @@ class HostMemoryNeed:
     ``private_weight_bytes`` is what one session of the smoke run holds of the weights for itself, ``packing_bytes``
     what it takes in addition while it makes that, and ``session_count`` how many sessions there are at once: the
     exported graph is one, and gone before the engines' graphs are loaded. ``live_activation_bytes`` are needed at once
-    during a chunk.
+    during a chunk. ``compiles_at_load`` says that the runtime of the smoke run compiles the graphs.
     """
 
     node_count: int
@@ -61,6 +60,7 @@ class HostMemoryNeed:
     session_count: int
     live_activation_bytes: int
     verify: bool
+    compiles_at_load: bool = False
 
     @property
     def activation_bytes(self) -> int:
@@ -77,7 +77,9 @@ class HostMemoryNeed:
         }
         if self.verify:
             private_bytes = self.session_count * self.private_weight_bytes + self.packing_bytes
-            stages["verify"] = process_bytes + SESSIONS_BYTES + private_bytes + self.activation_bytes
+            compiling_bytes = COMPILING_NODE_BYTES * self.node_count if self.compiles_at_load else 0
+            running_bytes = SESSIONS_BYTES + compiling_bytes + private_bytes + self.activation_bytes
+            stages["verify"] = process_bytes + running_bytes
         return stages
 
     @property
@@ -89,11 +91,6 @@ class HostMemoryNeed:
     def stage(self) -> str:
         """The stage that needs them."""
         return max(self.stages, key=lambda name: self.stages[name])
-
-
-def compiles_at_load(backend: Backend) -> bool:
-    """Tell whether the backend's runtime compiles the graphs of a bundle, and packs even float32 weights for itself."""
-    return backend.weights_in_bundle and not backend.shares_weights("fp32")
 
 
 def packing_bytes(
@@ -112,7 +109,7 @@ def packing_bytes(
     """
     if not compiles_at_load:
         return private_weight_bytes // 2 if half_precision and not weights_in_bundle else largest_packed_bytes
-    return COMPILING_BYTES + (private_weight_bytes if half_precision else 0)
+    return private_weight_bytes if half_precision else 0
 
 
 def check_host_memory(

@@ -10,7 +10,7 @@ from rowpack.engine_stage import EngineGraphs
 from rowpack.engines.backend import Backend, BuiltEngine
 from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.gate import UNKNOWN_CAPACITY, LayoutDecision, WeightNeed, decide_layout
-from rowpack.host_need import HostMemoryNeed, compiles_at_load, packing_bytes
+from rowpack.host_need import HostMemoryNeed, packing_bytes
 from rowpack.model_preparation import BuildRequest, PreparedModel
 from rowpack.weights import largest_piece_bytes
 from rowpack_loaders.compatibility.memory_need import MemoryNeed
@@ -120,13 +120,14 @@ def build_memory_need(
         packing_bytes=packing_bytes(
             largest_packed_bytes=max(largest_packed_bytes(graph) for graph in graphs.by_role.values()),
             private_weight_bytes=private,
-            compiles_at_load=compiles_at_load(backend),
+            compiles_at_load=backend.compiles_at_load,
             half_precision=prepared.precision in _HALVES,
             weights_in_bundle=backend.weights_in_bundle,
         ),
         session_count=2 if decision.layout == "split" and not graphs.prefill_serves_decode else 1,
         live_activation_bytes=max(live_activation_bytes(graph, sizes) for graph in graphs.by_role.values()),
         verify=request.verify,
+        compiles_at_load=backend.compiles_at_load,
     )
 
 

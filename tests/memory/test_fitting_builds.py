@@ -271,7 +271,7 @@ def test_only_what_the_backend_runs_is_named(
     assert {" ".join(filter(None, choice)) for choice in words} == choices
     held = {(choice.precision, choice.quantization): build.held_bytes for choice, build in named.items()}
     private = {(choice.precision, choice.quantization): build.private_bytes for choice, build in named.items()}
-    assert (private["fp32", None] > 0) == (backend == "openvino"), "OpenVINO packs what others map or bake in"
+    assert private["fp32", None] == 0, "mapped or baked in"
     halves = "bf16" if backend == "openvino" else "fp16"
     narrower = held[halves, None] < held["fp32", None]
     assert narrower == (backend != "ort"), "ONNX Runtime widens halves"

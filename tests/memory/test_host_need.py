@@ -23,14 +23,13 @@ from rowpack.families.declaration import ModelDescription, WeightSource, WeightS
 from rowpack.graph.live_activations import live_activation_bytes
 from rowpack.host_need import (
     ARENA_FACTOR,
-    COMPILING_BYTES,
+    COMPILING_NODE_BYTES,
     NODE_BYTES,
     PIECES_HELD,
     PROCESS_BYTES,
     SESSIONS_BYTES,
     HostMemoryNeed,
     check_host_memory,
-    compiles_at_load,
     packing_bytes,
 )
 from rowpack.integer_quantization import dequantized
@@ -71,6 +70,9 @@ def test_the_hungriest_stage_counts() -> None:
     assert (mapped.stage, mapped.byte_count) == ("verify", PROCESS + SESSIONS_BYTES)
     packed = need(session_count=1, private_weight_bytes=GB, packing_bytes=GB // 4, builder_bytes=0)
     assert packed.byte_count == PROCESS + SESSIONS_BYTES + GB + GB // 4
+    # A runtime that compiles graphs holds more of each node.
+    compiled = need(private_weight_bytes=0, builder_bytes=0, compiles_at_load=True)
+    assert compiled.byte_count == mapped.byte_count + 1000 * COMPILING_NODE_BYTES
 
 
 def test_what_loading_takes_in_addition() -> None:
@@ -80,9 +82,9 @@ def test_what_loading_takes_in_addition() -> None:
     plans = {**facts, "weights_in_bundle": False}
     assert packing_bytes(**plans, compiles_at_load=False, half_precision=True) == GB // 2
     assert packing_bytes(**plans, compiles_at_load=False, half_precision=False) == 7
-    assert packing_bytes(**facts, compiles_at_load=True, half_precision=True) == COMPILING_BYTES + GB
-    assert packing_bytes(**facts, compiles_at_load=True, half_precision=False) == COMPILING_BYTES
-    compiling = {name: compiles_at_load(find_backend(name)) for name in ("ort", "openvino", "trt", "trt_rtx")}
+    assert packing_bytes(**facts, compiles_at_load=True, half_precision=True) == GB
+    assert packing_bytes(**facts, compiles_at_load=True, half_precision=False) == 0
+    compiling = {name: find_backend(name).compiles_at_load for name in ("ort", "openvino", "trt", "trt_rtx")}
     assert compiling == {"ort": False, "openvino": True, "trt": False, "trt_rtx": False}
 
 

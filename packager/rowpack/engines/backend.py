@@ -207,6 +207,8 @@ class Backend(Protocol):
     """Whether the engines run on a GPU, whose memory then bounds them; otherwise on the processor."""
     weights_in_bundle: bool
     """Whether the bundle carries a weight section; engines that hold their weights need none."""
+    compiles_at_load: bool
+    """Whether the runtime compiles the graphs of a bundle when it loads them."""
     max_prefill_rows: int
     """Most rows of a prefill engine: as many as were tried."""
 

@@ -29,6 +29,7 @@ class OpenVinoBackend:
     name = "openvino"
     on_gpu = False
     weights_in_bundle = True
+    compiles_at_load = True
     max_prefill_rows = 512
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:
@@ -55,10 +56,10 @@ class OpenVinoBackend:
     def graph_form(self, capacity_rows: int, precision: str) -> GraphForm:
         """Return the form whose caches are as long as they are filled.
 
-        Its products read the weight as their left operand, in place; the plugin would pack a right one. A single row is
-        faster with a packed weight in float32; in bfloat16 it is not (docs/benchmarks.md).
+        All its products read the weight as their left operand, in place; the plugin would pack a right one, for each
+        engine (docs/openvino.md says what that gains and costs).
         """
-        return replace(FREE_CACHE, single_rows_on_the_right=precision != "bf16")
+        return replace(FREE_CACHE, single_rows_on_the_right=False)
 
     def fused_operators(self, lowering: str, exported: onnx.ModelProto) -> FusedChoice:
         """Return none: the fused operators are ONNX Runtime's."""
@@ -67,8 +68,8 @@ class OpenVinoBackend:
         return refuse_fused(lowering, self.name)
 
     def shares_weights(self, precision: str) -> bool:
-        """In bfloat16 both engines read the mapped matrices; otherwise the decode engine packs or widens its own."""
-        return precision == "bf16"
+        """Both engines read the mapped matrices; in half precision each widens its own."""
+        return precision != "fp16"
 
     def weights_in_memory(self, constants: ConstantBytes) -> int:
         """Count float16 as the float32 values that the plugin makes of it; bfloat16 stays as it is."""
@@ -111,7 +112,7 @@ class OpenVinoBuilder:
             requires=(),
             target=_target(order.model),
             weight_bytes=_held_bytes(constants),
-            weights_shared=constants.bfloat16 > 0,
+            weights_shared=_held_bytes(constants) == constants.external,
         )
 
     def check_written(self, engine: BuiltEngine, written: FileRange) -> None:

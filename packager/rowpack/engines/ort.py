@@ -27,6 +27,7 @@ class OrtBackend:
     name = "ort"
     on_gpu = False
     weights_in_bundle = True
+    compiles_at_load = False
     max_prefill_rows = 512
 
     def check_precision(self, precision: str, quantization: str | None = None) -> None:

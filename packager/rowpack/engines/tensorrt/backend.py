@@ -30,6 +30,7 @@ class TensorRtBackend:
 
     on_gpu = True
     weights_in_bundle = False
+    compiles_at_load = False
     max_prefill_rows = 512
 
     def __init__(self, flavour: Flavour, ask: AskLibrary = ask_library) -> None:
