@@ -9,6 +9,12 @@ import pytest
 from model_engines import ModelEngines
 
 
+@pytest.fixture(params=[True, False], ids=["free rows", "all rows"])
+def free_rows(request: pytest.FixtureRequest) -> bool:
+    """Whether a chunk computes the rows that a call has, or as many in every call."""
+    return bool(request.param)
+
+
 @pytest.fixture(scope="session")
 def shipped_engines(
     tmp_path_factory: pytest.TempPathFactory, qwen_checkpoint: Path, rwkv_checkpoint: Path

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx
 from mixer_inputs import Heads, Inputs, WkvInputs
 from oracles import WkvState
 from subgraph import Shape, Subgraph, called, lowered
@@ -36,9 +37,9 @@ def delta_rule_tensors(heads: Heads, rows: int | str) -> tuple[Declared, dict[st
 
 
 @cache
-def delta_rule_chunk_graph(heads: Heads, prefill_rows: int) -> Subgraph:
+def delta_rule_chunk_graph(heads: Heads, prefill_rows: int, *, free_rows: bool = True) -> Subgraph:
     """Return the lowering to chunks of at most ``prefill_rows`` rows."""
-    return lowered(DeltaRuleChunk(prefill_rows), *delta_rule_tensors(heads, "rows"))
+    return lowered(DeltaRuleChunk(prefill_rows, free_rows=free_rows), *delta_rule_tensors(heads, "rows"))
 
 
 @cache
@@ -63,6 +64,11 @@ def run_delta_rule(graph: Subgraph, inputs: Inputs, cuts: Sequence[int]) -> tupl
         start += count
     assert start == inputs["q"].shape[0]
     return np.concatenate(outs), state
+
+
+def own_nodes(model: onnx.ModelProto) -> int:
+    """Return how many nodes are a mixer's own; what counts rows is there once for all mixers of a graph."""
+    return sum(not node.name.startswith("chunk_rows.") for node in model.graph.node)
 
 
 def grid(rows: int, step: int = 64) -> list[int]:
@@ -91,9 +97,9 @@ def wkv_tensors(channels: int, rows: int | str) -> tuple[Declared, dict[str, Sha
 
 
 @cache
-def wkv_chunk_graph(channels: int, prefill_rows: int) -> Subgraph:
+def wkv_chunk_graph(channels: int, prefill_rows: int, *, free_rows: bool = True) -> Subgraph:
     """Return the lowering to chunks of at most ``prefill_rows`` rows."""
-    return lowered(WkvChunk(prefill_rows), *wkv_tensors(channels, "rows"))
+    return lowered(WkvChunk(prefill_rows, free_rows=free_rows), *wkv_tensors(channels, "rows"))
 
 
 @cache

@@ -18,10 +18,10 @@ CUTS = {"full": lambda rows: [rows], "cut and full": lambda rows: [rows - 37, ro
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("prefill_rows", ROW_COUNTS)
 @pytest.mark.parametrize("name", DELTA_RULE_CHANGES)
-def test_the_delta_rule(name: str, prefill_rows: int, cut: str) -> None:
+def test_the_delta_rule(name: str, prefill_rows: int, cut: str, free_rows: bool) -> None:
     cuts = CUTS[cut](prefill_rows)
     inputs = delta_rule_inputs(name, sum(cuts), HEADS)
-    out, state = run_delta_rule(delta_rule_chunk_graph(HEADS, prefill_rows), inputs, cuts)
+    out, state = run_delta_rule(delta_rule_chunk_graph(HEADS, prefill_rows, free_rows=free_rows), inputs, cuts)
     expected_out, expected_state = delta_rule(**inputs)
     assert relative_error(out, expected_out) <= bar(name)
     assert relative_error(state, expected_state) <= bar(name)
@@ -30,10 +30,10 @@ def test_the_delta_rule(name: str, prefill_rows: int, cut: str) -> None:
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("prefill_rows", ROW_COUNTS)
 @pytest.mark.parametrize("name", WKV_CHANGES)
-def test_wkv(name: str, prefill_rows: int, cut: str) -> None:
+def test_wkv(name: str, prefill_rows: int, cut: str, free_rows: bool) -> None:
     cuts = CUTS[cut](prefill_rows)
     inputs = wkv_inputs(name, sum(cuts), CHANNELS)
-    out, present = run_wkv(wkv_chunk_graph(CHANNELS, prefill_rows), inputs, cuts)
+    out, present = run_wkv(wkv_chunk_graph(CHANNELS, prefill_rows, free_rows=free_rows), inputs, cuts)
     expected_out, expected = wkv(inputs.k, inputs.v, inputs.decay, inputs.bonus, inputs.state)
     state = WkvState(*(np.float64(part) for part in present))
     assert relative_error(out, expected_out) <= bar(name)

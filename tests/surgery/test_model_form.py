@@ -40,7 +40,7 @@ OF_THE_LAST_ROW = {
 """The products whose rows nothing but the logits is made from."""
 
 AROUND_THE_LAYERS = re.compile(
-    r"(embed_tokens|embeddings|rotary\.\w+|pre_norm\w*|final_norm[\w.]*|lm_head|head|logits_float32)"
+    r"(embed_tokens|embeddings|chunk_rows\.\w+|rotary\.\w+|pre_norm\w*|final_norm[\w.]*|lm_head|head|logits_float32)"
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mixer_inputs import Heads
-from mixers import delta_rule_chunk_graph, wkv_chunk_graph
+from mixers import delta_rule_chunk_graph, own_nodes, wkv_chunk_graph
 from model_engines import ModelEngines
 from model_facts import GRAPHS, models, operators_by_layer, scope_of
 
@@ -63,12 +63,19 @@ def test_wkv(shipped_engines: Engines, precision: str) -> None:
 
 
 @pytest.mark.parametrize("prefill_rows", [1, 2, 16, 32, 64, 128, 256, 512])
-def test_the_budgets_hold_for_engines_of_other_row_counts(prefill_rows: int) -> None:
+def test_the_budgets_hold_for_engines_of_other_row_counts(prefill_rows: int, free_rows: bool) -> None:
     convolution = 22
     for heads in (Heads(2, 1, 32), Heads(1, 3, 32)):
-        nodes = delta_rule_chunk_graph(heads, prefill_rows).node_count
+        nodes = own_nodes(delta_rule_chunk_graph(heads, prefill_rows, free_rows=free_rows).model)
         assert nodes + convolution <= DELTA_RULE_AND_CONVOLUTION_BUDGET
-    assert wkv_chunk_graph(48, prefill_rows).node_count <= WKV_BUDGET
+    assert own_nodes(wkv_chunk_graph(48, prefill_rows, free_rows=free_rows).model) <= WKV_BUDGET
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "rwkv"])
+def test_what_counts_rows_is_there_once(shipped_engines: Engines, family: str) -> None:
+    """Counting and cutting tables takes a step of a few microseconds a node, whatever the model's size."""
+    nodes = [node.name for node in shipped_engines(family).prefill_model.graph.node]
+    assert 1 < sum(name.startswith("chunk_rows.") for name in nodes) <= 20
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])

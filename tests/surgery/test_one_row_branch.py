@@ -14,6 +14,7 @@ from mixers import (
     delta_rule_chunk_graph,
     delta_rule_row_graph,
     delta_rule_tensors,
+    own_nodes,
     run_delta_rule,
     run_wkv,
     wkv_chunk_graph,
@@ -146,7 +147,7 @@ def test_a_node_budget_counts_the_longer_branch(rwkv_checkpoint: Path) -> None:
     branch = MixerReplacement(WKV4, OneRowBranch(wkv_row, WkvChunk(64)), 10)
     with pytest.raises(RowpackError) as caught:
         run_passes(graph, [branch])
-    chunk_nodes = wkv_chunk_graph(CHANNELS, 64).node_count
+    chunk_nodes = own_nodes(wkv_chunk_graph(CHANNELS, 64).model)
     assert caught.value.problem.found == f"{chunk_nodes + 3} nodes"
 
 

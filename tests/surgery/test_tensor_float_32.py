@@ -35,7 +35,7 @@ def rounded(values: Any) -> Any:
 @cache
 def in_tf32(scope: str) -> Subgraph:
     """Return the chunk lowering with the operands of all products below ``scope`` rounded to TF32."""
-    exact = delta_rule_chunk_graph(HEADS, 64)
+    exact = delta_rule_chunk_graph(HEADS, 64, free_rows=False)
     model = onnx.ModelProto()
     model.CopyFrom(exact.model)
     del model.graph.node[:]

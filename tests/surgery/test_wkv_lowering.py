@@ -34,8 +34,8 @@ def check(graph: Subgraph, inputs: WkvInputs, cuts: Sequence[int], limit: float)
 
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("name", WKV_CHANGES)
-def test_chunks_equal_the_recurrence(name: str, cuts: list[int]) -> None:
-    check(wkv_chunk_graph(CHANNELS, 64), wkv_inputs(name, sum(cuts)), cuts, bar(name))
+def test_chunks_equal_the_recurrence(name: str, cuts: list[int], free_rows: bool) -> None:
+    check(wkv_chunk_graph(CHANNELS, 64, free_rows=free_rows), wkv_inputs(name, sum(cuts)), cuts, bar(name))
 
 
 @pytest.mark.parametrize("name", WKV_CHANGES)
@@ -44,14 +44,14 @@ def test_single_rows_equal_the_recurrence(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "random, from zeroed buffers", "one token repeated", "keys of 1e2"])
-def test_every_length_from_1_to_130(name: str) -> None:
+def test_every_length_from_1_to_130(name: str, free_rows: bool) -> None:
     inputs = wkv_inputs(name, 130)
     expected, state = [], inputs.state
     for t in range(130):
         out, state = wkv(inputs.k[t : t + 1], inputs.v[t : t + 1], inputs.decay, inputs.bonus, state)
         expected.append((out, state))
     outs = np.concatenate([out for out, _ in expected])
-    graph = wkv_chunk_graph(CHANNELS, 64)
+    graph = wkv_chunk_graph(CHANNELS, 64, free_rows=free_rows)
     for rows in range(1, 131):
         prompt = WkvInputs(inputs.k[:rows], inputs.v[:rows], inputs.decay, inputs.bonus, inputs.state)
         out, present = run_wkv(graph, prompt, grid(rows))
@@ -59,25 +59,26 @@ def test_every_length_from_1_to_130(name: str) -> None:
 
 
 @pytest.mark.parametrize("prefill_rows", [1, 2, 3, 5, 8, 16, 31, 32, 33, 63])
-def test_engines_for_fewer_rows_take_every_length_up_to_theirs(prefill_rows: int) -> None:
-    graph = wkv_chunk_graph(CHANNELS, prefill_rows)
+def test_engines_for_fewer_rows_take_every_length_up_to_theirs(prefill_rows: int, free_rows: bool) -> None:
+    graph = wkv_chunk_graph(CHANNELS, prefill_rows, free_rows=free_rows)
     for name, rows in product(("random", "one token repeated"), range(1, prefill_rows + 1)):
         check(graph, wkv_inputs(name, rows), [rows], bar(name))
 
 
 @pytest.mark.parametrize("cuts", [[1, 64, 64, 1], [63, 64, 3], [5] * 26, [64, 1, 64, 1], [7, 9, 64, 50]], ids=str)
 @pytest.mark.parametrize("name", ["random", "one token repeated", "keys of 1e2"])
-def test_uneven_cuts_of_130_rows(name: str, cuts: list[int]) -> None:
-    check(wkv_chunk_graph(CHANNELS, 64), wkv_inputs(name, 130), cuts, bar(name))
+def test_uneven_cuts_of_130_rows(name: str, cuts: list[int], free_rows: bool) -> None:
+    check(wkv_chunk_graph(CHANNELS, 64, free_rows=free_rows), wkv_inputs(name, 130), cuts, bar(name))
 
 
 @pytest.mark.parametrize("rows", [1, 8, 64])
 @pytest.mark.parametrize("key", [-200.0, -88.0, 0.0, 88.0, 200.0])
-def test_zeroed_buffers_start_like_the_reference(key: float, rows: int) -> None:
+def test_zeroed_buffers_start_like_the_reference(key: float, rows: int, free_rows: bool) -> None:
     """Older runtimes zero every buffer: without the rule for ``den = 0`` a key below −87 gives 0/0 at once."""
     inputs = wkv_inputs("random", rows)
     inputs.k[:] = np.float32(key)
-    for graph, cuts in ((wkv_chunk_graph(CHANNELS, 64), [rows]), (wkv_row_graph(CHANNELS), [1] * rows)):
+    chunk = wkv_chunk_graph(CHANNELS, 64, free_rows=free_rows)
+    for graph, cuts in ((chunk, [rows]), (wkv_row_graph(CHANNELS), [1] * rows)):
         results = []
         for start in (0.0, -1e38):
             inputs.state = empty_state(CHANNELS, start)
@@ -88,10 +89,10 @@ def test_zeroed_buffers_start_like_the_reference(key: float, rows: int) -> None:
         assert all(map(np.array_equal, zero_state, reference_state))
 
 
-def test_the_scale_of_the_incoming_state_is_free() -> None:
+def test_the_scale_of_the_incoming_state_is_free(free_rows: bool) -> None:
     """(num, den, max) and (2·num, 2·den, max − ln 2) are the same state."""
     inputs = wkv_inputs("random", 20)
-    graph = wkv_chunk_graph(CHANNELS, 64)
+    graph = wkv_chunk_graph(CHANNELS, 64, free_rows=free_rows)
     expected = wkv(inputs.k, inputs.v, inputs.decay, inputs.bonus, inputs.state)
     num, den, largest = inputs.state
     inputs.state = WkvState(2 * num, 2 * den, largest - np.float32(np.log(2)))
@@ -99,11 +100,11 @@ def test_the_scale_of_the_incoming_state_is_free() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 9, 63])
-def test_rows_after_the_last_valid_one_stay_untouched(rows: int) -> None:
+def test_rows_after_the_last_valid_one_stay_untouched(rows: int, free_rows: bool) -> None:
     inputs = wkv_inputs("random", rows)
     spare = np.full((64, CHANNELS), np.nan, np.float32)
     present = {f"present_{word}": np.full((1, CHANNELS), np.nan, np.float32) for word in WkvState._fields}
-    wkv_chunk_graph(CHANNELS, 64).run_into(
+    wkv_chunk_graph(CHANNELS, 64, free_rows=free_rows).run_into(
         {"out": spare[:rows], **present},
         k=inputs.k,
         v=inputs.v,

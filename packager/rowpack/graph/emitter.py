@@ -57,6 +57,10 @@ class Emitter:
         """Return an emitter of the same graph with an absolute ``scope``."""
         return Emitter(self.graph, scope, self._root)
 
+    def main_graph(self, scope: str) -> Emitter:
+        """Return an emitter of the graph that all others are inside of, with an absolute ``scope``."""
+        return Emitter(self._root.graph, scope, self._root)
+
     def inner_graph(self, name: str) -> Emitter:
         """Return an emitter of a new graph, for an attribute of a node; names and constants are the whole model's."""
         scope = self._qualified(name)
@@ -164,6 +168,10 @@ class Emitter:
         """Split ``axis`` into ``sizes``; the outputs are called ``<name>.<part>``."""
         outputs = [(part, dtype, None if shapes is None else shapes[index]) for index, part in enumerate(parts)]
         return self.multi_op("Split", [tensor, self.ints(*sizes)], name, outputs, axis=axis)
+
+    def halves(self, tensor: Tensor, axis: int, name: str, parts: Sequence[str]) -> list[Tensor]:
+        """Split ``axis`` into two equal parts; the outputs are called ``<name>.<part>``."""
+        return self.multi_op("Split", [tensor], name, [(part, None, None) for part in parts], axis=axis, num_outputs=2)
 
     def cast(self, tensor: Tensor, dtype: str, name: str, *, shape: Sequence[int | str] | None = None) -> Tensor:
         """Cast to ``dtype`` (``float32``, ``float16``, ``bfloat16``, ``int32``, …)."""

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import onnx
 
 from rowpack.graph.model import all_onnx_nodes, inner_graphs, names_read
 
 _ELEMENT_BYTES = 4
 """Of every tensor: graphs in half precision are run in float32 where this is asked."""
+
+_COUNTING: Mapping[str, Callable[..., Any]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "Div": operator.floordiv,
+    "Concat": lambda *parts: np.concatenate(parts),
+}
+"""What graphs do with numbers of rows (surgery/chunk_rows.py); shape inference follows some of it, not all."""
 
 
 def live_activation_bytes(model: onnx.ModelProto, sizes: Mapping[str, int]) -> int:
@@ -56,6 +68,12 @@ def _byte_counts(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, 
             words = extent.dim_param.split("+")
             if all(word in sizes or word.isdigit() for word in words):
                 extent.dim_value = sum(sizes[word] if word in sizes else int(word) for word in words)
+    counts = _counts(graph)
+    for name, count in counts.items():
+        graph.initializer.append(onnx.numpy_helper.from_array(count, name))
+    counted = [node for node in graph.node if node.output[0] in counts]
+    for node in counted:
+        graph.node.remove(node)
     inferred = onnx.shape_inference.infer_shapes(sized, data_prop=True)
     graphs = [inferred.graph, *(inner for node in all_onnx_nodes(inferred.graph) for inner in inner_graphs(node))]
     shapes = {value.name: value.type.tensor_type.shape.dim for graph in graphs for value in graph.value_info}
@@ -64,3 +82,22 @@ def _byte_counts(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, 
         for name, shape in shapes.items()
         if all(extent.HasField("dim_value") for extent in shape)
     }
+
+
+def _counts(graph: onnx.GraphProto) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the whole numbers that nodes of ``graph`` make of the shapes of its inputs and of constants, by name."""
+    counts: dict[str, np.ndarray[Any, Any]] = {}
+    shapes = {value.name: [extent.dim_value for extent in value.type.tensor_type.shape.dim] for value in graph.input}
+    known = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT64
+    }
+    for node in graph.node:
+        if node.op_type == "Shape" and node.input[0] in shapes:
+            bounds = {attribute.name: attribute.i for attribute in node.attribute}
+            counts[node.output[0]] = np.array(shapes[node.input[0]], np.int64)[bounds.get("start") : bounds.get("end")]
+        elif node.op_type in _COUNTING and all(name in known or name in counts for name in node.input):
+            parts = [counts[name] if name in counts else known[name] for name in node.input]
+            counts[node.output[0]] = np.asarray(_COUNTING[node.op_type](*parts), np.int64)
+    return counts

@@ -28,6 +28,8 @@ class GraphForm:
     that would interleave the halves in the weights it stores. ``one_row_branch`` asks for a prefill graph that
     takes a single row as the decode graph does, where its mixers would pad it or do much more for it, so that one
     session can run both.
+    ``free_rows`` lets the mixers of a prefill graph compute the rows that a call has; otherwise they compute as many
+    in every call, which suits a compiler of fixed shapes.
     ``fused`` names operators of the runtime that take the place of mixers' plain subgraphs.
     """
 
@@ -36,6 +38,7 @@ class GraphForm:
     single_rows_on_the_right: bool = True
     batched_halves: bool = False
     one_row_branch: bool = False
+    free_rows: bool = True
     fused: FusedChoice = PLAIN
 
 
@@ -48,4 +51,4 @@ def compiled_form(cache_capacity_rows: int) -> GraphForm:
 
     Its plans then hold every large weight as it lies in the checkpoint, in both engines alike (docs/tensorrt.md).
     """
-    return GraphForm(cache_capacity_rows, weight_on_the_left=False, batched_halves=True)
+    return GraphForm(cache_capacity_rows, weight_on_the_left=False, batched_halves=True, free_rows=False)

@@ -61,7 +61,9 @@ class MixerReplacement:
             replacements = self._lowering(emitter.at_root(call.name), list(call.inputs), dict(call.attrs))
             for old, new in zip(outputs, replacements, strict=True):
                 take_place(emitter, old, new)
-            emitted = _run_nodes([node for node in graph.nodes if id(node) not in before])
+            # What is named after no call is there once for all of them.
+            own = [node for node in graph.nodes if id(node) not in before and node.name.startswith(f"{call.name}.")]
+            emitted = _run_nodes(own)
             if emitted > self._node_budget:
                 raise surgery_error(
                     self.name,

@@ -67,10 +67,10 @@ def prefill_passes(prefill_rows: int, form: GraphForm = FREE_CACHE) -> list[Surg
     before, after = _passes_of_form(form)
     plain: list[tuple[str, Lowering, int]] = [
         (CAUSAL_CONV_STATE, causal_conv_chunk, _CONVOLUTION_NODES),
-        (GATED_DELTA_RULE, DeltaRuleChunk(prefill_rows), _DELTA_RULE_NODES),
+        (GATED_DELTA_RULE, DeltaRuleChunk(prefill_rows, free_rows=form.free_rows), _DELTA_RULE_NODES),
         (CACHED_ATTENTION, cached_attention_chunk, _SMALL_NODES),
         (TOKEN_SHIFT, token_shift_chunk, _SMALL_NODES),
-        (WKV4, WkvChunk(prefill_rows), _WKV_NODES),
+        (WKV4, WkvChunk(prefill_rows, free_rows=form.free_rows), _WKV_NODES),
     ]
     if form.one_row_branch:
         of_one_row = {mixer: lowering for mixer, lowering, _ in _OF_ONE_ROW}

@@ -9,7 +9,8 @@ that couples neighbouring blocks, T − T C T is the inverse at size 2b. Then th
 other on the right side. No power of A is ever formed: repeated squaring loses every digit when keys are parallel.
 
 Blocks grow with the rows, so that there are four to eliminate whatever the rows are: twice the rows cost one more
-halving, four nodes, where blocks of one size would double the nodes.
+halving, four nodes, where blocks of one size would double the nodes. Where the number of rows is free, there is one
+block: halving works for any size, since what a block lacks in its second half is nothing that couples with the first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from rowpack.graph.emitter import Emitter, Tensor
+from rowpack.surgery.chunk_rows import CountedRows
 
 MIN_BLOCK_ROWS = 16
 """Rows of a diagonal block up to 64 rows; larger blocks cost more arithmetic, smaller ones more nodes."""
@@ -25,19 +27,18 @@ MAX_BLOCKS = 4
 """Blocks that are eliminated one after the other where there are more rows."""
 
 
-def solve_unit_lower(
-    emitter: Emitter, a: Tensor, right: Tensor, rows: int, heads: int, group: int, value_dim: int
-) -> Tensor:
+def solve_unit_lower(emitter: Emitter, a: Tensor, right: Tensor, rows: CountedRows, heads: int, group: int) -> Tensor:
     """Emit U ``[heads, group, rows, value_dim]`` from A ``[heads, group, rows, rows]`` and R shaped like U.
 
-    Only the strictly lower triangle of A is read. ``rows`` is a power of two.
+    Only the strictly lower triangle of A is read.
     """
-    block = min(rows, max(MIN_BLOCK_ROWS, rows // MAX_BLOCKS))
-    count = rows // block
-    inverse = _invert_blocks(emitter, _diagonal_blocks(emitter, a, count, block, heads, group), block)
+    most, is_free = rows.rows.most, rows.rows.is_free
+    block = most if is_free else min(most, max(MIN_BLOCK_ROWS, most // MAX_BLOCKS))
+    count = most // block
+    inverse = _invert_blocks(emitter, rows, _diagonal_blocks(emitter, a, count, block, heads, group), block)
     if count == 1:
         return emitter.op("MatMul", [inverse, right], "solved")
-    stacked = emitter.reshape(inverse, [heads, group, rows, block], "inverses_stacked")
+    stacked = emitter.reshape(inverse, [heads, group, most, block], "inverses_stacked")
     names = [f"block_{index}" for index in range(count)]
     inverses = emitter.split(stacked, [block] * count, 2, "inverse", names)
     rights = emitter.split(right, [block] * count, 2, "right", names)
@@ -72,25 +73,23 @@ def _diagonal_blocks(emitter: Emitter, a: Tensor, count: int, block: int, heads:
     return emitter.op("ReduceSum", [kept, emitter.ints(4)], "diagonal_blocks", keepdims=0)
 
 
-def _invert_blocks(emitter: Emitter, a: Tensor, block: int) -> Tensor:
-    """Emit (I + strictly lower part of A)⁻¹ for each ``[block, block]`` matrix."""
-    first = emitter.op("Mul", [a, _coupling_mask(emitter, block, 1)], "coupling_of_1")
-    inverse = emitter.op(
-        "Sub", [emitter.constant(f"identity_{block}", np.eye(block, dtype=np.float32)), first], "inverse_of_2"
-    )
+def _invert_blocks(emitter: Emitter, rows: CountedRows, a: Tensor, block: int) -> Tensor:
+    """Emit (I + strictly lower part of A)⁻¹ for each ``[block, block]`` matrix, or of free rows ``[rows, rows]``."""
+
+    def coupling(size: int) -> Tensor:
+        """Emit the entries of A in the lower half's rows and upper half's columns of each 2·size block."""
+        index = np.arange(block)
+        pair, lower = index // (2 * size), (index // size) % 2 == 1
+        chosen = ((pair[:, None] == pair[None, :]) & lower[:, None] & ~lower[None, :]).astype(np.float32)
+        mask = rows.table(emitter, f"coupling_mask_{block}_{size}", chosen, [0, 0])
+        return emitter.op("Mul", [a, mask], f"coupling_of_{size}")
+
+    identity = rows.table(emitter, f"identity_{block}", np.eye(block, dtype=np.float32), [0, 0])
+    inverse = emitter.op("Sub", [identity, coupling(1)], "inverse_of_2")
     size = 2
     while size < block:
-        coupling = emitter.op("Mul", [a, _coupling_mask(emitter, block, size)], f"coupling_of_{size}")
-        left = emitter.op("MatMul", [inverse, coupling], f"left_of_{size}")
+        left = emitter.op("MatMul", [inverse, coupling(size)], f"left_of_{size}")
         correction = emitter.op("MatMul", [left, inverse], f"correction_of_{size}")
         size *= 2
         inverse = emitter.op("Sub", [inverse, correction], f"inverse_of_{size}")
     return inverse
-
-
-def _coupling_mask(emitter: Emitter, block: int, size: int) -> Tensor:
-    """Return the mask of entries in the lower half's rows and upper half's columns of each 2·size block."""
-    index = np.arange(block)
-    pair, lower = index // (2 * size), (index // size) % 2 == 1
-    mask = (pair[:, None] == pair[None, :]) & lower[:, None] & ~lower[None, :]
-    return emitter.constant(f"coupling_mask_{block}_{size}", mask.astype(np.float32))

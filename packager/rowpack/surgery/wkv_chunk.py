@@ -1,10 +1,11 @@
 """Lowering of ``Wkv4`` to a chunk of 1..N rows, in three levels of sums.
 
 A row's result is a sum of exponentials over all rows before it. Written out for N = 64 rows that is a tensor
-``[65, 64, channels]`` (85 MB at 5120 channels, several times over). Instead the chunk is cut into blocks of 8 rows:
+``[65, 64, channels]`` (85 MB at 5120 channels, several times over). Instead the chunk is cut into blocks of 8 rows, of
+which 64 rows have 8:
 
 1. each block's own sum (num, den, max) as it stands at the block's end: ``[8, 8, channels]``;
-2. the state at every block's start and after the last valid row, each a sum over the incoming state and the blocks
+2. the state after the last valid row and at every block's start, each a sum over the incoming state and the blocks
    before that position: ``[9, 9, channels]``;
 3. each row of a block, over its block's start state and the block's rows before it: ``[8, 8, 9, channels]``.
 
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from rowpack.graph.emitter import Emitter, Tensor, static_shape
-from rowpack.surgery.row_padding import RowPadding, padded_rows
+from rowpack.surgery.chunk_rows import ChunkRows, CountedRows, RowsOfOneGraph, padded_rows
 from rowpack.surgery.wkv_row import NOTHING_SEEN, seen_maximum
 
 BLOCK_ROWS = 8
@@ -47,60 +48,63 @@ class _Sum:
 
 
 class WkvChunk:
-    """The lowering for chunks of at most ``prefill_rows`` rows."""
+    """The lowering for chunks of at most ``prefill_rows`` rows; an instance is for one graph."""
 
     pads_rows = True
 
-    def __init__(self, prefill_rows: int) -> None:
-        self._rows = padded_rows(prefill_rows)
-        self._block = min(BLOCK_ROWS, self._rows)
-        self._blocks = self._rows // self._block
+    def __init__(self, prefill_rows: int, *, free_rows: bool = True) -> None:
+        most = padded_rows(prefill_rows)
+        self._rows = ChunkRows(most, min(BLOCK_ROWS, most), free_rows)
+        self._in_graph = RowsOfOneGraph(self._rows)
 
     def __call__(self, emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
         """Emit the subgraph of one call."""
         k, v, decay, bonus, num, den, maximum = inputs
         channels = int(static_shape(k)[1])
-        padding = RowPadding.of(emitter, k, self._rows)
-        by_block = [self._blocks, 1, self._block, channels]
-        keys = emitter.reshape(padding.pad(emitter, k, "key", NOTHING_SEEN), by_block, "key_by_block")
-        values = emitter.reshape(padding.pad(emitter, v, "value"), by_block, "value_by_block")
-        end = emitter.cast(padding.count, "float32", "end_float")
+        rows = self._in_graph.counted(emitter)
+        by_block = [self._rows.block_extent, 1, self._rows.block, channels]
+        keys = emitter.reshape(rows.pad(emitter, k, "key", NOTHING_SEEN), by_block, "key_by_block")
+        values = emitter.reshape(rows.pad(emitter, v, "value"), by_block, "value_by_block")
+        end = emitter.cast(rows.count, "float32", "end_float")
         incoming = _Sum(num, den, seen_maximum(emitter, den, maximum))
 
-        blocks = self._sums_of_blocks(emitter.scope("block"), keys, values, end, decay)
-        states = self._states_at_positions(emitter.scope("block_start"), incoming, blocks, end, decay)
+        blocks = self._sums_of_blocks(emitter.scope("block"), rows, keys, values, end, decay)
+        states = self._states_at_positions(emitter.scope("block_start"), rows, incoming, blocks, end, decay)
         starts, present = [], []
         for tensor, name in ((states.num, "num"), (states.den, "den"), (states.max, "max")):
-            at_start, last = emitter.split(tensor, [self._blocks, 1], 0, f"{name}_states", ["blocks", "present"])
-            starts.append(at_start)
-            present.append(last)
+            present.append(emitter.slice_axis(tensor, 0, 0, 1, f"{name}_present"))
+            starts.append(emitter.slice_axis(tensor, 0, 1, None, f"{name}_at_starts"))
         out = self._rows_of_blocks(emitter, keys, values, _Sum(*starts), decay, bonus, channels)
-        flat = emitter.reshape(out, [self._rows, channels], "out_padded")
-        return [padding.cut(emitter, flat, "out"), *present]
+        flat = emitter.reshape(out, [self._rows.extent, channels], "out_padded")
+        return [rows.cut(emitter, flat, "out"), *present]
 
-    def _sums_of_blocks(self, emitter: Emitter, keys: Tensor, values: Tensor, end: Tensor, decay: Tensor) -> _Sum:
+    def _sums_of_blocks(
+        self, emitter: Emitter, rows: CountedRows, keys: Tensor, values: Tensor, end: Tensor, decay: Tensor
+    ) -> _Sum:
         """Emit each block's sum ``[blocks, channels]`` at its end, or at the chunk's where that comes first.
 
         Row r has entered at position r + 1. Rows that are not there, and blocks of none, have no say: their exponent
         is that of nothing seen, whatever their age.
         """
-        shape = (self._blocks, 1, self._block, 1)
-        entered = np.arange(1, self._rows + 1, dtype=np.float32).reshape(shape)
-        block_end = emitter.op(
-            "Min", [end, emitter.constant(f"wkv_block_ends_{self._rows}", entered[:, :, -1:])], "end"
-        )
-        age = emitter.op("Sub", [block_end, emitter.constant(f"wkv_row_entered_{self._rows}", entered)], "age")
+        most, block = self._rows.most, self._rows.block
+        entered = np.arange(1, most + 1, dtype=np.float32).reshape(most // block, 1, block, 1)
+        block_ends = rows.table(emitter, f"wkv_block_ends_{most}", entered[:, :, -1:], [0])
+        block_end = emitter.op("Min", [end, block_ends], "end")
+        age = emitter.op("Sub", [block_end, rows.table(emitter, f"wkv_row_entered_{most}", entered, [0])], "age")
         exponents = emitter.op("Add", [keys, emitter.op("Mul", [age, decay], "aging")], "exponents")
         num, den, largest = _sum_terms(emitter, exponents, values, None, [1, 2])
         return _Sum(num, den, emitter.op("Squeeze", [largest, emitter.ints(1, 2)], "max"))
 
-    def _states_at_positions(self, emitter: Emitter, incoming: _Sum, blocks: _Sum, end: Tensor, decay: Tensor) -> _Sum:
-        """Emit the states ``[blocks + 1, channels]`` at each block's start and after the last valid row.
+    def _states_at_positions(
+        self, emitter: Emitter, rows: CountedRows, incoming: _Sum, blocks: _Sum, end: Tensor, decay: Tensor
+    ) -> _Sum:
+        """Emit the states ``[1 + blocks, channels]`` after the last valid row and at each block's start.
 
         Term 0 is the incoming state, which entered at position 0, term 1 + b the sum of block b, at that block's end.
         A block is behind the starts of later blocks, and all are behind the end: those after it are empty.
         """
-        count = self._blocks
+        most = self._rows.most
+        count = most // self._rows.block
         terms = [
             emitter.op("Concat", [before, inside], f"{name}_terms_before", axis=0)
             for before, inside, name in (
@@ -109,31 +113,29 @@ class WkvChunk:
                 (incoming.den, blocks.den, "den"),
             )
         ]
-        entered = np.arange(count + 1, dtype=np.float32) * self._block
-        behind = np.tri(count + 1, dtype=np.bool_)
-        behind[count] = True
+        entered = np.arange(count + 1, dtype=np.float32) * self._rows.block
+        behind = np.concatenate([np.ones((1, count + 1), np.bool_), np.tri(count, count + 1, dtype=np.bool_)])
         # Only the ages at the end are not known ahead; a block that the end lies in ends there.
-        known = np.where(behind, entered[:, None] - entered, 0)
-        known[count] = 0
+        known = np.zeros((count + 1, count + 1), np.float32)
+        known[1:] = np.where(behind[1:], entered[:-1, None] - entered, 0)
         counted_from = np.full((count + 1, count + 1), _LATER_THAN_ANY_END, np.float32)
-        counted_from[count] = entered
-        by_position = (count + 1, count + 1, 1)
+        counted_from[0] = entered
+        ceiling = np.where(behind, np.float32(0), np.float32(EXCLUDED))
+
+        def by_position(name: str, table: np.ndarray[Any, Any]) -> Tensor:
+            return rows.table(emitter, f"wkv_{name}_{most}", table[:, :, None], [1, 1])
+
         age = emitter.op(
             "Max",
             [
-                emitter.op(
-                    "Sub",
-                    [end, emitter.constant(f"wkv_counted_from_{self._rows}", counted_from.reshape(by_position))],
-                    "age_at_end",
-                ),
-                emitter.constant(f"wkv_known_age_{self._rows}", known.astype(np.float32).reshape(by_position)),
+                emitter.op("Sub", [end, by_position("counted_from", counted_from)], "age_at_end"),
+                by_position("known_age", known),
             ],
             "age",
         )
-        ceiling = np.where(behind, np.float32(0), np.float32(EXCLUDED)).reshape(by_position)
         exponents = emitter.op(
             "Sum",
-            [terms[0], emitter.op("Mul", [age, decay], "aging"), emitter.constant(f"wkv_behind_{count}", ceiling)],
+            [terms[0], emitter.op("Mul", [age, decay], "aging"), by_position("behind", ceiling)],
             "exponents",
         )
         num, den, largest = _sum_terms(emitter, exponents, terms[1], terms[2], [1])
@@ -153,7 +155,7 @@ class WkvChunk:
 
         The start state joins as one term like a row: its mean, at the exponent max + ln den.
         """
-        blocks = self._blocks
+        blocks = self._rows.block_extent
         den = emitter.op("Max", [starts.den, emitter.floats("wkv_smallest_den", SMALLEST_DEN)], "den_at_start")
         weight = emitter.op("Add", [starts.max, emitter.op("Log", [den], "log_den_at_start")], "weight_at_start")
         mean = emitter.op("Div", [starts.num, den], "mean_at_start")
@@ -169,7 +171,7 @@ class WkvChunk:
 
     def _offsets(self, emitter: Emitter, decay: Tensor, bonus: Tensor) -> Tensor:
         """Emit ``[block rows, block rows + 1, channels]``: what age and bonus add to a term's exponent."""
-        block = self._block
+        block = self._rows.block
         row = np.arange(block).reshape(-1, 1, 1)
         term = np.arange(block + 1).reshape(1, -1, 1)
         own, later = term == row + 1, term > row + 1
