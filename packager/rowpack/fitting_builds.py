@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rowpack.checkpoint import Checkpoint
 from rowpack.engines.backend import Backend
 from rowpack.families.declaration import ModelDescription
-from rowpack.host_need import HostMemoryNeed, packing_bytes
+from rowpack.host_need import HostMemoryNeed, engines_keep_halves, packing_bytes, session_count
 from rowpack.integer_quantization import multiplied_names, packed_names, scale_name, zero_point_name
 from rowpack.model_preparation import BuildRequest, PreparedModel
 from rowpack.quantization import (
@@ -74,7 +74,8 @@ class OtherBuild:
 
     ``stored_bytes`` are its weights in the bundle, ``held_bytes`` what one engine holds of them in memory,
     ``private_bytes`` the part of them that a session of the smoke run makes for itself, and ``packing_bytes`` what it
-    takes in addition meanwhile; all without a graph at hand, so to a few percent.
+    takes in addition meanwhile; all without a graph at hand, so to a few percent. ``keeps_halves`` says that the
+    engines of the smoke run make none of it.
     """
 
     choice: WeightChoice
@@ -84,6 +85,7 @@ class OtherBuild:
     packing_bytes: int
     state_bytes: int
     key_value_bytes_per_token: int
+    keeps_halves: bool = False
 
     def device_bytes(self, sequence_length: int) -> int:
         """Return what one engine takes of its device with a sequence of this length."""
@@ -137,6 +139,11 @@ def builds_of(
         plan = plan_weights(model.weights)
         constants, largest_packed_bytes = _constants(plan, model)
         private_bytes = _private_bytes(plan, constants, choice.precision, backend)
+        keeps_halves = engines_keep_halves(
+            choice.precision,
+            shares_weights=backend.shares_weights(choice.precision),
+            compiles_at_load=backend.compiles_at_load,
+        )
         yield OtherBuild(
             choice,
             plan.tensor_bytes,
@@ -148,9 +155,11 @@ def builds_of(
                 compiles_at_load=backend.compiles_at_load,
                 half_precision=choice.precision in HALF_PRECISIONS,
                 weights_in_bundle=backend.weights_in_bundle,
+                engines_keep_halves=keeps_halves,
             ),
             STATE_BUFFERS * model.state_bytes,
             model.key_value_bytes_per_token,
+            keeps_halves,
         )
 
 
@@ -202,8 +211,12 @@ def fitting_on_host(
             builder_bytes=compiler_bytes + build.stored_bytes if need.builder_bytes else 0,
             private_weight_bytes=build.private_bytes,
             packing_bytes=build.packing_bytes,
-            # Engines that pack their weights are run one after the other.
-            session_count=2 if split and build.choice.quantization not in PACKED_QUANTIZATIONS else 1,
+            session_count=session_count(
+                split=split,
+                # Engines that pack their weights are run one after the other.
+                one_serves_both=build.choice.quantization in PACKED_QUANTIZATIONS,
+                engines_keep_halves=build.keeps_halves,
+            ),
         ).byte_count
 
     choices = [(build.choice.options, byte_count(build)) for build in builds if build not in asked]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from rowpack_loaders.compatibility.processor import BFLOAT16_FEATURE, processor_features
 from rowpack_loaders.errors import RowpackError
 
 PROCESS_BYTES = 80 * 10**6
@@ -47,7 +48,7 @@ class HostMemoryNeed:
     ``node_count`` counts the nodes of all its graphs, ``piece_bytes`` is one piece of the largest tensor in float32,
     ``builder_bytes`` what the compiler of one engine takes in its own process (0 where nothing is compiled).
     ``private_weight_bytes`` is what one session of the smoke run holds of the weights for itself, ``packing_bytes``
-    what it takes in addition while it makes that, and ``session_count`` how many sessions there are at once: the
+    what it takes in addition while it makes that, and ``session_count`` how many such sessions there are at once: the
     exported graph is one, and gone before the engines' graphs are loaded. ``live_activation_bytes`` are needed at once
     during a chunk. ``compiles_at_load`` says that the runtime of the smoke run compiles the graphs.
     """
@@ -93,6 +94,23 @@ class HostMemoryNeed:
         return max(self.stages, key=lambda name: self.stages[name])
 
 
+def engines_keep_halves(precision: str, *, shares_weights: bool, compiles_at_load: bool) -> bool:
+    """Tell whether the smoke run's engines multiply stored halves as they are: bfloat16, where the processor can.
+
+    Elsewhere their graphs are executed in float32.
+    """
+    is_kept = precision == "bf16" and shares_weights and compiles_at_load
+    return is_kept and BFLOAT16_FEATURE in (processor_features() or ())
+
+
+def session_count(*, split: bool, one_serves_both: bool, engines_keep_halves: bool) -> int:
+    """Return how many sessions of the smoke run hold weights for themselves at once.
+
+    Where engines multiply halves as they are (``engines_keep_halves``), only the exported graph's session does.
+    """
+    return 2 if split and not one_serves_both and not engines_keep_halves else 1
+
+
 def packing_bytes(
     *,
     largest_packed_bytes: int,
@@ -100,16 +118,17 @@ def packing_bytes(
     compiles_at_load: bool,
     half_precision: bool,
     weights_in_bundle: bool,
+    engines_keep_halves: bool = False,
 ) -> int:
     """Return what a session of the smoke run takes in addition while it makes its private weights.
 
     ONNX Runtime holds one matrix more, the largest at worst, and of the graphs of plans, whose weights are not in the
     bundle, the halves themselves (measured: 1.13 GB where 0.68 GB of widened weights remain); a runtime that compiles
-    holds all widened halves twice.
+    holds all widened halves twice, unless it keeps them as they are.
     """
     if not compiles_at_load:
         return private_weight_bytes // 2 if half_precision and not weights_in_bundle else largest_packed_bytes
-    return private_weight_bytes if half_precision else 0
+    return private_weight_bytes if half_precision and not engines_keep_halves else 0
 
 
 def check_host_memory(

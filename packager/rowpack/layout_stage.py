@@ -10,7 +10,7 @@ from rowpack.engine_stage import EngineGraphs
 from rowpack.engines.backend import Backend, BuiltEngine
 from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.gate import UNKNOWN_CAPACITY, LayoutDecision, WeightNeed, decide_layout
-from rowpack.host_need import HostMemoryNeed, packing_bytes
+from rowpack.host_need import HostMemoryNeed, engines_keep_halves, packing_bytes, session_count
 from rowpack.model_preparation import BuildRequest, PreparedModel
 from rowpack.weights import largest_piece_bytes
 from rowpack_loaders.compatibility.memory_need import MemoryNeed
@@ -108,6 +108,11 @@ def build_memory_need(
     if backend.weights_in_bundle and not backend.shares_weights(prepared.precision):
         # The runtime of the engines makes a copy for itself.
         private = max(private, decision.weights.engine_bytes[DECODE])
+    keep_halves = engines_keep_halves(
+        prepared.precision,
+        shares_weights=backend.shares_weights(prepared.precision),
+        compiles_at_load=backend.compiles_at_load,
+    )
     # The longest smoke prompt: a chunk after a chunk.
     sizes = {ROWS: request.prefill_rows, CACHE_ROWS: min(request.prefill_rows, prepared.max_cache_length)}
     return HostMemoryNeed(
@@ -123,8 +128,13 @@ def build_memory_need(
             compiles_at_load=backend.compiles_at_load,
             half_precision=prepared.precision in _HALVES,
             weights_in_bundle=backend.weights_in_bundle,
+            engines_keep_halves=keep_halves,
         ),
-        session_count=2 if decision.layout == "split" and not graphs.prefill_serves_decode else 1,
+        session_count=session_count(
+            split=decision.layout == "split",
+            one_serves_both=graphs.prefill_serves_decode,
+            engines_keep_halves=keep_halves,
+        ),
         live_activation_bytes=max(live_activation_bytes(graph, sizes) for graph in graphs.by_role.values()),
         verify=request.verify,
         compiles_at_load=backend.compiles_at_load,

@@ -30,7 +30,9 @@ from rowpack.host_need import (
     SESSIONS_BYTES,
     HostMemoryNeed,
     check_host_memory,
+    engines_keep_halves,
     packing_bytes,
+    session_count,
 )
 from rowpack.integer_quantization import dequantized
 from rowpack.memory_sampler import MemorySampler
@@ -86,6 +88,28 @@ def test_what_loading_takes_in_addition() -> None:
     assert packing_bytes(**facts, compiles_at_load=True, half_precision=False) == 0
     compiling = {name: find_backend(name).compiles_at_load for name in ("ort", "openvino", "trt", "trt_rtx")}
     assert compiling == {"ort": False, "openvino": True, "trt": False, "trt_rtx": False}
+
+
+def test_sessions_that_hold_weights_for_themselves() -> None:
+    counts = {
+        (split, one, kept): session_count(split=split, one_serves_both=one, engines_keep_halves=kept)
+        for split in (True, False)
+        for one in (True, False)
+        for kept in (True, False)
+    }
+    assert [facts for facts, count in counts.items() if count == 2] == [(True, False, False)]
+
+
+def test_engines_in_bfloat16_keep_halves_where_the_processor_multiplies_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured with Qwen3.5-0.8B on OpenVINO: 3.2 GB, of which the exported graph's widened weights are 3.0."""
+    for features, kept in ((frozenset({"avx512_bf16"}), True), (frozenset({"avx2"}), False), (None, False)):
+        monkeypatch.setattr("rowpack.host_need.processor_features", lambda features=features: features)
+        assert engines_keep_halves("bf16", shares_weights=True, compiles_at_load=True) is kept
+        assert not engines_keep_halves("fp16", shares_weights=True, compiles_at_load=True)
+        assert not engines_keep_halves("bf16", shares_weights=False, compiles_at_load=True)
+        assert not engines_keep_halves("bf16", shares_weights=True, compiles_at_load=False)
+    facts = {"largest_packed_bytes": 7, "private_weight_bytes": GB, "weights_in_bundle": True}
+    assert packing_bytes(**facts, compiles_at_load=True, half_precision=True, engines_keep_halves=True) == 0
 
 
 def test_activations_count_where_chunks_are_run() -> None:

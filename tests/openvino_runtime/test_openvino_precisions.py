@@ -9,7 +9,10 @@ import pytest
 from openvino_bundles import build_for
 from trained_models import reference_cases
 
+from rowpack import BuildRequest, build
 from rowpack_loaders import RowpackError, load, open_bundle
+from rowpack_loaders.decoder import read_checked_section
+from rowpack_loaders.golden import GOLDEN_SECTION, decode_golden
 from rowpack_loaders.model_description import describe_model
 from rowpack_loaders.selftest import replay_case
 from rowpack_loaders.weights import view_weights
@@ -62,6 +65,21 @@ def test_bfloat16_is_within_its_rounding(
     with load(bfloat16_bundle, threads=1) as decoder:
         assert worst_error(decoder, checkpoint, "chunked", 1e-1) < 5e-2
         assert worst_error(decoder, checkpoint, "token-loop", 1e-1) < 5e-2
+
+
+def test_a_build_compares_with_bfloat16_weights_in_float32(checkpoint: Path, tmp_path: Path) -> None:
+    """The golden logits are off by the weights' rounding alone; with every result rounded they would be by 1e-2."""
+    logits = {}
+    for precision in ("fp32", "bf16"):
+        path = tmp_path / f"{precision}.bundle"
+        build(BuildRequest(checkpoint, path, backend="openvino", precision=precision))
+        with open_bundle(path) as bundle:
+            cases = decode_golden(read_checked_section(bundle, GOLDEN_SECTION)).cases
+        logits[precision] = {(case.kind, token): logit for case in cases for token, logit in case.last_row_top}
+    both = logits["fp32"].keys() & logits["bf16"].keys()
+    assert len(both) >= 0.8 * len(logits["fp32"])
+    largest = max(map(abs, logits["fp32"].values()))
+    assert max(abs(logits["fp32"][place] - logits["bf16"][place]) for place in both) < 5e-3 * largest
 
 
 def test_bfloat16_needs_a_processor_with_it(bfloat16_bundle: Path) -> None:

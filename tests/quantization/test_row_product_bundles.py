@@ -77,10 +77,6 @@ class TestBundle:
         for other in found[1:]:
             assert np.abs(other - found[0]).max() <= ROUNDING * np.abs(found[0]).max()
 
-    def test_leading_chunks_compute_no_logits(self, built: Callable[..., Path], family: str) -> None:
-        with load(built(family), threads=1) as decoder:
-            assert decoder.runtime._engines["prefill"].edges.asks_for_logits
-
     def test_head_and_embedding_are_stored_by_choice(self, built: Callable[..., Path], family: str) -> None:
         usual = built(family)
         narrow = built(family, embedding_quantization="w8a8")

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from rowpack import BuildReport
 
 
-_VERIFIED = {
-    "engines": "the engines ran here and agree with the exported model",
-    "graphs": "the graphs that the engines were compiled from ran here; the engines themselves run on their target",
-}
+_ENGINES_RAN = "the engines ran here and agree with the exported model"
+_SOURCES_RAN = "the graphs that the engines were compiled from ran here; the engines themselves run on their target"
+_GRAPHS_RAN = "the engines' graphs ran here, by operators that this processor has; the engines run on one with theirs"
 
 
 def build_summary(report: BuildReport) -> str:
@@ -30,12 +29,19 @@ def build_summary(report: BuildReport) -> str:
             ("device memory", f"{format_bytes(report.memory.pair_bytes)} with one full sequence"),
             ("build memory", _host_memory(report)),
             *((f"{role} engine", _compiled(took)) for role, took in report.engine_builds.items()),
-            *([("verified", _VERIFIED[report.executed])] if report.executed else []),
+            *([("verified", _verified(report))] if report.executed else []),
             ("content digest", report.content_digest),
             ("file digest", report.file_digest),
             ("built in", format_seconds(sum(stage.elapsed_s for stage in report.stages))),
         ]
     )
+
+
+def _verified(report: BuildReport) -> str:
+    """Return what the smoke run executed, in words."""
+    if report.executed == "engines":
+        return _ENGINES_RAN
+    return _SOURCES_RAN if report.engine_builds else _GRAPHS_RAN
 
 
 def _host_memory(report: BuildReport) -> str:

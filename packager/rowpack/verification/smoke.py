@@ -4,8 +4,9 @@ Engines that are graphs run on their own runtime. Plans of a compiling backend r
 bfloat16 graphs on a processor with such products; elsewhere ONNX Runtime executes the very graphs that they are or were
 compiled from, and the manifest says so (``self_test.executed``).
 
-The exported graph (mixers row by row, as defined) is the reference; the decode engine's token loop and the prefill
-engine's chunks must give its logits, and its greedy tokens wherever the reference's choice is not a near tie.
+The exported graph (mixers row by row, as defined) is the reference, computed in float32 where it is in bfloat16; the
+decode engine's token loop and the prefill engine's chunks must give its logits, and its greedy tokens wherever the
+reference's choice is not a near tie.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from rowpack.engines.backend import Executed
 from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.verification.prompts import smoke_prompts
-from rowpack.verification.runnable_graphs import runnable
+from rowpack.verification.runnable_graphs import reference, runnable
 from rowpack_loaders.errors import Problem, RowpackError
 from rowpack_loaders.golden import GoldenCase
 from rowpack_loaders.manifest import EngineRecord
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 GRAPH_RUNTIME = "ort"
 """What executes graphs on a build machine."""
+
+_REPORT = "please report it with the checkpoint's name."
+_REMEDY = f"Build again; if it fails again, {_REPORT}"
+_BFLOAT16_REMEDY = f"Build with --precision fp32, roundings may move this model too far; if that fails too, {_REPORT}"
 
 GREEDY_TOKENS = 8
 TOP_LOGITS = 5
@@ -102,7 +107,7 @@ def verify_engines(
     """
     model = describe_model(manifest)
     limit = tolerance(model.precision, quantization)
-    exported = runnable(exported, model.precision)
+    exported = reference(exported, model.precision)
     references = _reference_cases(model, engines, exported, reference_weights or weights, limit, on_case)
     problems: list[Problem] = []
     worst: dict[str, float] = {}
@@ -148,7 +153,7 @@ def _compare(
         if error <= limit:
             problems.extend(_token_problems(session, found, case, way, limit))
         else:
-            problems.append(_logits_problem(case.kind, way, len(case.prompt_ids), error, limit))
+            problems.append(_logits_problem(case.kind, way, len(case.prompt_ids), error, limit, model.precision))
     return worst, problems
 
 
@@ -259,7 +264,7 @@ def _token_problems(
                     f"prompt {case.kind!r}, new token {index}",
                     f"token {chosen}",
                     f"token {expected}",
-                    "Build again; if it fails again, please report it with the checkpoint's name.",
+                    _REMEDY,
                 )
             ]
         row = session.step(expected)
@@ -288,12 +293,12 @@ def _require_finite(kind: str, logits: npt.NDArray[Any]) -> None:
         )
 
 
-def _logits_problem(kind: str, way: str, rows: int, error: float, limit: float) -> Problem:
+def _logits_problem(kind: str, way: str, rows: int, error: float, limit: float, precision: str) -> Problem:
     return Problem(
         "verification_failed",
         f"the last row's logits differ ({way})",
         f"prompt {kind!r} of {rows} rows",
         f"relative difference {error:.3g}",
         f"at most {limit:.3g}",
-        "Build again; if it fails again, please report it with the checkpoint's name.",
+        _BFLOAT16_REMEDY if precision == "bf16" else _REMEDY,
     )
