@@ -43,9 +43,10 @@ def causal_conv_chunk(emitter: Emitter, inputs: Sequence[Tensor], attributes: di
     tap_weights = emitter.split(taps, [1] * columns, 0, "weight_rows", [f"tap_{tap}" for tap in range(columns)])
     total: Tensor = None
     for tap, tap_weight in enumerate(tap_weights):
-        # Row t of this tap is row t + tap + 1 of state_and_rows: the oldest state column is never read.
-        stop = tap + 1 - columns
-        shifted = emitter.slice_axis(rows, 0, tap + 1, stop or None, f"tap_{tap}_rows")
+        # Row t of this tap is row t + tap + 1 of state_and_rows: the oldest state column is never read, and the last
+        # tap reads the new rows themselves.
+        behind = columns - 1 - tap
+        shifted = emitter.slice_axis(rows, 0, tap + 1, -behind, f"tap_{tap}_rows") if behind else x
         product = emitter.op("Mul", [shifted, tap_weight], f"tap_{tap}")
         total = product if total is None else emitter.op("Add", [total, product], f"sum_to_tap_{tap}")
     last_rows = emitter.slice_axis(rows, 0, -columns, None, "last_rows")
