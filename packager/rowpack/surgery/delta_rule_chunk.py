@@ -29,9 +29,12 @@ from rowpack.surgery.unit_lower_solve import solve_unit_lower
 ABOVE_DIAGONAL = -1e30
 """Log decay of what lies in a row's future: exp gives an exact zero."""
 
-
 MOST_FREE_ROWS = 64
-"""Of larger chunks all rows are computed: their matrices are solved block by block, with blocks known ahead."""
+"""Of larger chunks all rows are computed: their matrices are solved block by block, with blocks known ahead.
+
+Measured on a layer of 16 heads of 128: 19, 50 and 150 ms for 128, 256 and 512 rows, and 24, 98 and 458 with matrices
+inverted whole, as those of free rows are; 64 rows take 3.2 and 3.4 ms, 16 rows 2.2 and 0.7.
+"""
 
 
 class DeltaRuleChunk:
