@@ -92,8 +92,8 @@ class Session:
     def prefill(self, token_ids: Sequence[int] | IntArray, *, mode: PrefillMode = "auto") -> FloatArray:
         """Start anew with the prompt ``token_ids``; return the logits [vocab] of its last row.
 
-        ``auto`` runs chunks where the bundle has a prefill engine and single rows otherwise;
-        :attr:`prefill_run` tells afterwards. Raises ``prompt_empty``, ``token_id_invalid``,
+        ``auto`` runs chunks where the bundle has a prefill engine, a last one of a single row as a step, and single
+        rows otherwise; :attr:`prefill_run` tells afterwards. Raises ``prompt_empty``, ``token_id_invalid``,
         ``sequence_too_long``, ``prefill_engine_missing``.
         """
         ids = self._checked_prompt(token_ids, mode, position=0)
@@ -163,7 +163,9 @@ class Session:
         self._usable = False
         for rows in lengths:
             chunk, ids = ids[:rows], ids[rows:]
-            if chunked and self._fits(rows):
+            # A step does less for one row than a chunk does; a chunk that others follow needs no logits.
+            is_step = mode == "auto" and rows == 1 and not len(ids)
+            if chunked and not is_step and self._fits(rows):
                 if len(ids):
                     self._guarded(self._sequence.run_leading_chunk, chunk)
                 else:

@@ -321,6 +321,39 @@ def test_leading_chunks_skip_the_head_and_change_no_bit(hybrid: Decoder, monkeyp
     assert leading == [64, 64]
 
 
+@pytest.mark.parametrize(
+    ("mode", "length", "calls"),
+    [
+        ("auto", 1, ["step"]),
+        ("auto", 2, ["chunk"]),
+        ("auto", 65, ["leading chunk", "step"]),
+        ("auto", 66, ["leading chunk", "chunk"]),
+        ("chunked", 1, ["chunk"]),
+        ("chunked", 65, ["leading chunk", "chunk"]),
+    ],
+)
+def test_a_last_row_by_itself_is_a_step(
+    mode: Any, length: int, calls: list[str], hybrid: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = hybrid.session()
+    made: list[str] = []
+
+    def recorded(call: str, run: Any) -> Any:
+        def record(rows: Any) -> Any:
+            made.append(call)
+            return run(rows)
+
+        return record
+
+    for name, call in (("run_step", "step"), ("run_chunk", "chunk"), ("run_leading_chunk", "leading chunk")):
+        monkeypatch.setattr(session._sequence, name, recorded(call, getattr(session._sequence, name)))
+    ids = prompt(length)
+    assert relative_error(session.prefill(ids, mode=mode), reference_logits(HYBRID, ids)) < TOLERANCE
+    assert made == calls
+    assert session.prefill_run.mode == "chunked"
+    assert sum(session.prefill_run.chunks) == length
+
+
 def test_an_interrupt_inside_a_prompt_spoils_the_session(hybrid: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     session = hybrid.session()
 
