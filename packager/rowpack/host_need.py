@@ -116,19 +116,18 @@ def packing_bytes(
     largest_packed_bytes: int,
     private_weight_bytes: int,
     compiles_at_load: bool,
-    half_precision: bool,
+    widens_halves: bool,
     weights_in_bundle: bool,
-    engines_keep_halves: bool = False,
 ) -> int:
     """Return what a session of the smoke run takes in addition while it makes its private weights.
 
     ONNX Runtime holds one matrix more, the largest at worst, and of the graphs of plans, whose weights are not in the
     bundle, the halves themselves (measured: 1.13 GB where 0.68 GB of widened weights remain); a runtime that compiles
-    holds all widened halves twice, unless it keeps them as they are.
+    holds all widened halves twice.
     """
     if not compiles_at_load:
-        return private_weight_bytes // 2 if half_precision and not weights_in_bundle else largest_packed_bytes
-    return private_weight_bytes if half_precision and not engines_keep_halves else 0
+        return private_weight_bytes // 2 if widens_halves and not weights_in_bundle else largest_packed_bytes
+    return private_weight_bytes if widens_halves else 0
 
 
 def check_host_memory(

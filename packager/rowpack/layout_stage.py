@@ -12,12 +12,12 @@ from rowpack.engines.io_contract import DECODE, PREFILL
 from rowpack.gate import UNKNOWN_CAPACITY, LayoutDecision, WeightNeed, decide_layout
 from rowpack.host_need import HostMemoryNeed, engines_keep_halves, packing_bytes, session_count
 from rowpack.model_preparation import BuildRequest, PreparedModel
+from rowpack.quantization import HALF_PRECISIONS
 from rowpack.weights import largest_piece_bytes
 from rowpack_loaders.compatibility.memory_need import MemoryNeed
 from rowpack_loaders.errors import Problem, RowpackError
 
 _LARGEST = 2**53
-_HALVES = ("fp16", "bf16")
 
 
 def decide(request: BuildRequest, prepared: PreparedModel, backend: Backend, graphs: EngineGraphs) -> LayoutDecision:
@@ -103,7 +103,7 @@ def build_memory_need(
     from rowpack.surgery.row_count import CACHE_ROWS, ROWS
 
     private = max(constant_bytes(graph).packed for graph in graphs.by_role.values())
-    if prepared.precision in _HALVES:
+    if prepared.precision in HALF_PRECISIONS:
         private = 2 * prepared.plan.tensor_bytes
     if backend.weights_in_bundle and not backend.shares_weights(prepared.precision):
         # The runtime of the engines makes a copy for itself.
@@ -126,9 +126,8 @@ def build_memory_need(
             largest_packed_bytes=max(largest_packed_bytes(graph) for graph in graphs.by_role.values()),
             private_weight_bytes=private,
             compiles_at_load=backend.compiles_at_load,
-            half_precision=prepared.precision in _HALVES,
+            widens_halves=prepared.precision in HALF_PRECISIONS and not keep_halves,
             weights_in_bundle=backend.weights_in_bundle,
-            engines_keep_halves=keep_halves,
         ),
         session_count=session_count(
             split=decision.layout == "split",

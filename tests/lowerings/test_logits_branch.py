@@ -12,9 +12,11 @@ import numpy as np
 import onnx
 import pytest
 from built_graphs import QWEN, RWKV
+from exact_products import needs_exact_products
 from onnx import TensorProto, helper, numpy_helper
 
 from rowpack import BuildRequest, build
+from rowpack.engines.fused_operators.choice import LOWERINGS
 from rowpack_loaders import load
 from rowpack_loaders.onnx_graph_index import GraphIndex
 from rowpack_loaders.runtimes import ort as ort_runtime
@@ -23,7 +25,6 @@ from rowpack_loaders.runtimes.host_sequence import WANTS_LOGITS
 from rowpack_loaders.runtimes.onnxruntime_import import import_onnxruntime
 from rowpack_loaders.runtimes.ort_branch_products import multiplies_in_a_branch
 from rowpack_loaders.runtimes.ort_logits_branch import logits_branch
-from rowpack_loaders.runtimes.ort_row_products import multiplies_exactly
 
 onnxruntime = import_onnxruntime()
 ROWS, VOCAB = 3, 5
@@ -173,7 +174,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         family, _, kind = name.partition("-")
         output = folder / f"{name}.bundle"
         if not output.exists():
-            options: dict[str, Any] = {"quantization" if "8" in kind or "4" in kind else "lowering": kind}
+            options: dict[str, Any] = {"lowering" if kind in LOWERINGS else "quantization": kind}
             request = BuildRequest({"qwen": QWEN, "rwkv": RWKV}[family], output, target_memory_bytes=2**30, **options)
             build(request)
         return output
@@ -181,9 +182,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return path
 
 
-needs_exact_products = pytest.mark.skipif(
-    not multiplies_exactly(), reason="the processor or this ONNX Runtime sums products of eight bits wrongly"
-)
 KINDS = [
     *("qwen-plain", "qwen-auto", "qwen-int8", "qwen-int4", "rwkv-plain", "rwkv-int8"),
     *(pytest.param(name, marks=needs_exact_products) for name in ("qwen-w8a8", "rwkv-w8a8")),

@@ -80,12 +80,12 @@ def test_the_hungriest_stage_counts() -> None:
 def test_what_loading_takes_in_addition() -> None:
     """Measured with RWKV-4 169m: OpenVINO held its widened weights once more than its two sessions do."""
     facts = {"largest_packed_bytes": 7, "private_weight_bytes": GB, "weights_in_bundle": True}
-    assert packing_bytes(**facts, compiles_at_load=False, half_precision=True) == 7
+    assert packing_bytes(**facts, compiles_at_load=False, widens_halves=True) == 7
     plans = {**facts, "weights_in_bundle": False}
-    assert packing_bytes(**plans, compiles_at_load=False, half_precision=True) == GB // 2
-    assert packing_bytes(**plans, compiles_at_load=False, half_precision=False) == 7
-    assert packing_bytes(**facts, compiles_at_load=True, half_precision=True) == GB
-    assert packing_bytes(**facts, compiles_at_load=True, half_precision=False) == 0
+    assert packing_bytes(**plans, compiles_at_load=False, widens_halves=True) == GB // 2
+    assert packing_bytes(**plans, compiles_at_load=False, widens_halves=False) == 7
+    assert packing_bytes(**facts, compiles_at_load=True, widens_halves=True) == GB
+    assert packing_bytes(**facts, compiles_at_load=True, widens_halves=False) == 0
     compiling = {name: find_backend(name).compiles_at_load for name in ("ort", "openvino", "trt", "trt_rtx")}
     assert compiling == {"ort": False, "openvino": True, "trt": False, "trt_rtx": False}
 
@@ -108,8 +108,6 @@ def test_engines_in_bfloat16_keep_halves_where_the_processor_multiplies_them(mon
         assert not engines_keep_halves("fp16", shares_weights=True, compiles_at_load=True)
         assert not engines_keep_halves("bf16", shares_weights=False, compiles_at_load=True)
         assert not engines_keep_halves("bf16", shares_weights=True, compiles_at_load=False)
-    facts = {"largest_packed_bytes": 7, "private_weight_bytes": GB, "weights_in_bundle": True}
-    assert packing_bytes(**facts, compiles_at_load=True, half_precision=True, engines_keep_halves=True) == 0
 
 
 def test_activations_count_where_chunks_are_run() -> None:

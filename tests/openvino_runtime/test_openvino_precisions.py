@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,20 @@ def test_a_build_compares_with_bfloat16_weights_in_float32(checkpoint: Path, tmp
     assert len(both) >= 0.8 * len(logits["fp32"])
     largest = max(map(abs, logits["fp32"].values()))
     assert max(abs(logits["fp32"][place] - logits["bf16"][place]) for place in both) < 5e-3 * largest
+
+
+def test_a_build_expects_widened_weights_once_where_bfloat16_is_multiplied(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the exported graph then, and else of both engines' graphs, which are executed in float32."""
+    needs = {}
+    for feature in ("avx512_bf16", "avx2"):
+        monkeypatch.setattr("rowpack.host_need.processor_features", lambda feature=feature: frozenset({feature}))
+        request = BuildRequest(checkpoint, tmp_path / f"{feature}.bundle", backend="openvino", precision="bf16")
+        needs[feature] = build(replace(request, verify=False, decoder_engine_layout="split")).host_memory.need
+    assert [need.session_count for need in needs.values()] == [1, 2]
+    assert [need.packing_bytes > 0 for need in needs.values()] == [False, True]
+    assert needs["avx512_bf16"].private_weight_bytes == needs["avx2"].private_weight_bytes > 0
 
 
 def test_bfloat16_needs_a_processor_with_it(bfloat16_bundle: Path) -> None:

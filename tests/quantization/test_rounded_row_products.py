@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from exact_products import needs_exact_products
 from test_block_projections import adversarial_rows, assert_close, rounded
 
 from rowpack.block_quantization import ROW_ZERO_POINT, quantize_rows
@@ -25,11 +26,6 @@ from rowpack_loaders.runtimes.ort_row_products import multiplies_exactly
 
 Array = np.ndarray[Any, Any]
 OUT, COLUMNS = 40, 200
-
-needs_exact_products = pytest.mark.skipif(
-    not multiplies_exactly(),
-    reason="this processor has neither VNNI nor AMX, so that products of bytes saturate",
-)
 
 
 class Table:

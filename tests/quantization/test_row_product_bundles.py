@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_rounded_row_products import needs_exact_products
+from exact_products import needs_exact_products
 from trained_checkpoints import QWEN, TRAINED, last_words_as_the_reference, logit_error
 
 from rowpack import BuildRequest, build

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx
 import pytest
 from mixer_inputs import Heads, delta_rule_inputs, wkv_inputs
 from mixers import delta_rule_chunk_graph, wkv_chunk_graph
+from model_engines import ModelEngines
 from subgraph import Subgraph
 
+from rowpack.engines import find_backend
+from rowpack.surgery import prefill_model
 from rowpack.surgery.delta_rule_chunk import MOST_FREE_ROWS
 from rowpack.surgery.wkv_chunk import BLOCK_ROWS
 
@@ -51,6 +56,26 @@ def test_wkv_has_the_blocks_that_the_call_reaches(prefill_rows: int, free_rows: 
         blocks = -(-rows // BLOCK_ROWS) if free_rows else all_blocks
         assert inner(**feeds)[0].shape == (blocks, BLOCK_ROWS, BLOCK_ROWS + 1, CHANNELS)
         assert positions(**feeds)[0].shape == (blocks + 1, blocks + 1, CHANNELS)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "rwkv"])
+def test_a_compiler_of_fixed_shapes_is_given_chunks_of_one_size(
+    shipped_engines: Callable[..., ModelEngines], family: str
+) -> None:
+    """Rows are padded to 64 there and no table is cut; others pad to blocks of WKV, and the delta rule not at all."""
+    exported = shipped_engines(family).exported_model
+    for backend in ("trt_rtx", "openvino", "ort"):
+        nodes = prefill_model(exported, 64, find_backend(backend).graph_form(256, "fp32")).graph.node
+        counting = [node for node in nodes if node.name.startswith("chunk_rows.")]
+        reached = [node.input[0] for node in counting if node.op_type == "Sub"]
+        is_cut = any(node.op_type == "Slice" for node in counting)
+        is_padded = any(node.op_type == "Pad" for node in nodes)
+        if backend == "trt_rtx":
+            assert (reached, is_cut, is_padded) == (["constants.int64.64"], False, True)
+        elif family == "rwkv":
+            assert (reached, is_cut, is_padded) == (["chunk_rows.computed"], True, True)
+        else:
+            assert (reached, is_cut, is_padded) == ([], True, False)
 
 
 def test_nothing_is_padded_where_a_row_is_a_block() -> None:

@@ -7,7 +7,7 @@ a person recognises.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class Emitter:
         if root is None:
             self._used_names: set[str] = {node.name for node in graph.nodes} | set(graph.tensors())
             self._constants: dict[tuple[str, str, bytes, tuple[int, ...]], Tensor] = {}
+            self._made: dict[Hashable, Any] = {}
 
     def scope(self, name: str) -> Emitter:
         """Return an emitter whose names start with this scope and ``name``."""
@@ -60,6 +61,13 @@ class Emitter:
     def main_graph(self, scope: str) -> Emitter:
         """Return an emitter of the graph that all others are inside of, with an absolute ``scope``."""
         return Emitter(self._root.graph, scope, self._root)
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` returned to the first emitter of this graph that asked for ``key``."""
+        made = self._root._made
+        if key not in made:
+            made[key] = make()
+        return made[key]
 
     def inner_graph(self, name: str) -> Emitter:
         """Return an emitter of a new graph, for an attribute of a node; names and constants are the whole model's."""

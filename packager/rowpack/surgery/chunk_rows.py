@@ -48,10 +48,14 @@ class ChunkRows:
         return -1 if self.is_free else self.most // self.block
 
     def counted(self, emitter: Emitter) -> CountedRows:
-        """Count the rows of a call of the main graph, in the first of its inputs that has a row for each."""
-        main = emitter.main_graph(_SCOPE)
-        by_row = [tensor for tensor in main.graph.inputs if tensor.shape[0] == ROWS]
-        count = main.op("Shape", by_row[:1], "count", start=0, end=1)
+        """Return the rows of the calls of the main graph, counted by the first mixer that asks."""
+        counted: CountedRows = emitter.once(self, lambda: self._count(emitter.main_graph(_SCOPE)))
+        return counted
+
+    def _count(self, main: Emitter) -> CountedRows:
+        """Count the rows in the first of the graph's inputs that has a row for each."""
+        by_row = next(tensor for tensor in main.graph.inputs if tensor.shape[:1] == [ROWS])
+        count = main.op("Shape", [by_row], "count", start=0, end=1)
         if not self.is_free:
             return CountedRows(self, count, None, _pads(main, main.ints(self.most), count))
         if self.block == 1:
@@ -109,20 +113,6 @@ class CountedRows:
         if name not in self._cut:
             self._cut[name] = main.op("Add", [self.blocks, main.ints(*more)], name)
         return self._cut[name]
-
-
-class RowsOfOneGraph:
-    """Rows counted once a graph, by the first mixer that asks; an instance is for one graph."""
-
-    def __init__(self, rows: ChunkRows) -> None:
-        self.rows = rows
-        self._counted: CountedRows | None = None
-
-    def counted(self, emitter: Emitter) -> CountedRows:
-        """Return the rows of the graph's calls."""
-        if self._counted is None:
-            self._counted = self.rows.counted(emitter)
-        return self._counted
 
 
 def _pads(main: Emitter, computed: Tensor, count: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from rowpack.graph.emitter import Emitter, Tensor, static_shape
-from rowpack.surgery.chunk_rows import ChunkRows, CountedRows, RowsOfOneGraph, padded_rows
+from rowpack.surgery.chunk_rows import ChunkRows, CountedRows, padded_rows
 from rowpack.surgery.wkv_row import NOTHING_SEEN, seen_maximum
 
 BLOCK_ROWS = 8
@@ -48,20 +48,19 @@ class _Sum:
 
 
 class WkvChunk:
-    """The lowering for chunks of at most ``prefill_rows`` rows; an instance is for one graph."""
+    """The lowering for chunks of at most ``prefill_rows`` rows."""
 
     pads_rows = True
 
     def __init__(self, prefill_rows: int, *, free_rows: bool = True) -> None:
         most = padded_rows(prefill_rows)
         self._rows = ChunkRows(most, min(BLOCK_ROWS, most), free_rows)
-        self._in_graph = RowsOfOneGraph(self._rows)
 
     def __call__(self, emitter: Emitter, inputs: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
         """Emit the subgraph of one call."""
         k, v, decay, bonus, num, den, maximum = inputs
         channels = int(static_shape(k)[1])
-        rows = self._in_graph.counted(emitter)
+        rows = self._rows.counted(emitter)
         by_block = [self._rows.block_extent, 1, self._rows.block, channels]
         keys = emitter.reshape(rows.pad(emitter, k, "key", NOTHING_SEEN), by_block, "key_by_block")
         values = emitter.reshape(rows.pad(emitter, v, "value"), by_block, "value_by_block")

@@ -74,6 +74,11 @@ def tolerance(precision: str, quantization: str | None = None) -> float:
     return max(_TOLERANCES[precision], quantized)
 
 
+def remedy_of_differences(precision: str, quantization: str | None = None) -> str:
+    """Return what to do about engines that differ; projections in fp8 and nvfp4 are not built in fp32."""
+    return _BFLOAT16_REMEDY if precision == "bf16" and quantization is None else _REMEDY
+
+
 @dataclass(frozen=True)
 class SmokeResult:
     """What the smoke run found: the golden cases, and the largest relative logit difference a way.
@@ -107,6 +112,7 @@ def verify_engines(
     """
     model = describe_model(manifest)
     limit = tolerance(model.precision, quantization)
+    remedy = remedy_of_differences(model.precision, quantization)
     exported = reference(exported, model.precision)
     references = _reference_cases(model, engines, exported, reference_weights or weights, limit, on_case)
     problems: list[Problem] = []
@@ -122,7 +128,7 @@ def verify_engines(
                 for case, logits in references
                 if not (is_loop_beside_chunks and len(case.prompt_ids) > loop_rows)
             ]
-            worst[way], found = _compare(model, loaded, way, cases, limit, on_case)
+            worst[way], found = _compare(model, loaded, way, cases, limit, remedy, on_case)
             problems.extend(found)
         del loaded  # before the next is: each may hold a copy of the weights
     if problems:
@@ -140,6 +146,7 @@ def _compare(
     way: PrefillMode,
     cases: Sequence[tuple[GoldenCase, npt.NDArray[np.float32]]],
     limit: float,
+    remedy: str,
     on_case: Callable[[str], None],
 ) -> tuple[float, list[Problem]]:
     """Run ``cases`` one way; return the largest relative logit difference, and every difference beyond the limit."""
@@ -151,9 +158,9 @@ def _compare(
         error = _relative_error(found, logits)
         worst = max(worst, error)
         if error <= limit:
-            problems.extend(_token_problems(session, found, case, way, limit))
+            problems.extend(_token_problems(session, found, case, way, limit, remedy))
         else:
-            problems.append(_logits_problem(case.kind, way, len(case.prompt_ids), error, limit, model.precision))
+            problems.append(_logits_problem(case.kind, way, len(case.prompt_ids), error, limit, remedy))
     return worst, problems
 
 
@@ -249,7 +256,7 @@ def _reference_case(
 
 
 def _token_problems(
-    session: Session, logits: npt.NDArray[np.float32], case: GoldenCase, way: str, limit: float
+    session: Session, logits: npt.NDArray[np.float32], case: GoldenCase, way: str, limit: float, remedy: str
 ) -> list[Problem]:
     """Feed the reference's tokens and report the first step that would have chosen another one."""
     row = logits
@@ -264,7 +271,7 @@ def _token_problems(
                     f"prompt {case.kind!r}, new token {index}",
                     f"token {chosen}",
                     f"token {expected}",
-                    _REMEDY,
+                    remedy,
                 )
             ]
         row = session.step(expected)
@@ -293,12 +300,12 @@ def _require_finite(kind: str, logits: npt.NDArray[Any]) -> None:
         )
 
 
-def _logits_problem(kind: str, way: str, rows: int, error: float, limit: float, precision: str) -> Problem:
+def _logits_problem(kind: str, way: str, rows: int, error: float, limit: float, remedy: str) -> Problem:
     return Problem(
         "verification_failed",
         f"the last row's logits differ ({way})",
         f"prompt {kind!r} of {rows} rows",
         f"relative difference {error:.3g}",
         f"at most {limit:.3g}",
-        _BFLOAT16_REMEDY if precision == "bf16" else _REMEDY,
+        remedy,
     )
